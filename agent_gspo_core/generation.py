@@ -1,0 +1,209 @@
+"""Sample many replies at once and keep, for every token, the log-probability under which it was sampled.
+
+One decode loop for all rows: equal prompts are read once, the cache is preallocated, rows that have ended leave the
+batch. Each row draws from a random stream of its own, so what a row says depends on its seed and its prompt and not on
+who else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from agent_gspo_core.policy import Policy
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled reply."""
+
+    token_ids: tuple[int, ...]
+    """Sampled ids, the end token included if one was reached."""
+    logprobs: tuple[float, ...]
+    """Their log-probabilities in fp32 at the sampling temperature (at temperature 1 when decoding greedily)."""
+    truncated: bool
+    """The cap was reached before an end token."""
+
+
+class PreallocatedLayer(DynamicLayer):
+    """A layer's keys and values in one buffer: a decode step writes one column where `DynamicLayer` copies everything.
+
+    For sampling only: it writes in place, so no gradient may flow through it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append [N, heads, t, d]; returns everything held so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self._keys, self._values = self._buffer(key_states), self._buffer(value_states)
+        end = self.length + key_states.shape[-2]
+        self._keys[:, :, self.length : end] = key_states
+        self._values[:, :, self.length : end] = value_states
+        self.length = end
+        self._show()
+        return self.keys, self.values
+
+    def _buffer(self, like: Tensor) -> Tensor:
+        rows, heads, _, size = like.shape
+        return like.new_empty((rows, heads, self.capacity, size))
+
+    def _show(self) -> None:
+        self.keys = self._keys[:, :, : self.length]
+        self.values = self._values[:, :, : self.length]
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep, drop or repeat rows."""
+        self._keys, self._values = self._keys[indices], self._values[indices]
+        self._show()
+
+
+def _new_cache(model: Any, capacity: int) -> Cache:
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+    if kinds == {"full_attention"}:
+        return Cache(layers=[PreallocatedLayer(capacity) for _ in range(config.num_hidden_layers)])
+    return DynamicCache(config=config)  # sliding windows and the like keep the library's own layers
+
+
+def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Rows of unequal length as ids [N, T] and mask [N, T], aligned at the right."""
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), pad_id)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, width - len(row) :] = torch.tensor(row)
+        mask[i, width - len(row) :] = 1
+    return ids, mask
+
+
+def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """Inverse-CDF sampling: probabilities [N, V], one uniform number in [0, 1) per row; returns ids [N].
+
+    The sum runs in fp64: over a vocabulary of 10⁵ an fp32 sum loses the tail.
+    """
+    cumulative = probabilities.double().cumsum(-1)
+    # Scaling by the sum as computed keeps a uniform just below 1 inside the vocabulary.
+    threshold = uniforms.double()[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(max=probabilities.shape[-1] - 1)
+
+
+@torch.no_grad()
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    caps: Sequence[int],
+    seeds: Sequence[int],
+    temperature: float = 1.0,
+) -> list[Completion]:
+    """Sample one reply for each prompt.
+
+    There is no top-p and no top-k: truncated sampling would make the kept log-probabilities those of another policy
+    (trl#4159).
+
+    Args:
+        policy: who speaks.
+        prompts: N rows of token ids, none empty.
+        caps: most tokens of each reply, end token included.
+        seeds: seed of each row's own random stream.
+        temperature: divides the logits; 0 decodes greedily.
+
+    Raises:
+        ValueError: empty prompt, cap below 1, a row longer than the context, a negative temperature.
+    """
+    if not prompts:
+        return []
+    if not len(prompts) == len(caps) == len(seeds):
+        raise ValueError(f"sample: {len(prompts)} prompts, {len(caps)} caps and {len(seeds)} seeds; all must agree")
+    if temperature < 0:
+        raise ValueError(f"sample: temperature must be 0 (greedy) or positive, got {temperature}")
+    for i, (prompt, cap) in enumerate(zip(prompts, caps, strict=True)):
+        if not prompt:
+            raise ValueError(f"sample: prompt {i} is empty; it needs at least one token")
+        if cap < 1:
+            raise ValueError(f"sample: the cap of row {i} is {cap}; a message needs at least its end token")
+        if len(prompt) + cap > policy.context:
+            raise ValueError(
+                f"sample: row {i} needs {len(prompt)} prompt tokens + {cap} new tokens, but the policy's context is "
+                f"{policy.context}; shorten the messages (round cap), the rounds or the team"
+            )
+    device = policy.device
+    distinct = {tuple(prompt): i for i, prompt in reversed(list(enumerate(prompts)))}
+    order = {prompt: position for position, prompt in enumerate(distinct)}
+    ids, mask = left_pad(list(distinct), policy.pad_id)
+    ids, mask = ids.to(device), mask.to(device)
+    cache = _new_cache(policy.model, ids.shape[1] + max(caps))
+    logits = _forward(policy, ids, mask, (mask.cumsum(-1) - 1).clamp_(min=0), cache)
+
+    # Rows that share a prompt share its reading: one prefill, then the cache is repeated.
+    source = torch.tensor([order[tuple(prompt)] for prompt in prompts], device=device)
+    _select_rows(cache, source)
+    logits, mask = logits[source], mask[source]
+    position = mask.sum(-1)  # position of the next token, [N]
+
+    limits = torch.tensor(list(caps), device=device)
+    uniforms = _uniforms(seeds, max(caps)).to(device)
+    ends = torch.tensor(sorted(policy.end_ids), device=device)
+    rows = torch.arange(len(prompts), device=device)  # which prompt each live row answers
+    said = torch.full((len(prompts), max(caps)), policy.pad_id, device=device)
+    said_logprobs = torch.zeros((len(prompts), max(caps)), device=device)
+    lengths = torch.zeros(len(prompts), dtype=torch.long, device=device)
+    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    for t in range(max(caps)):
+        logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+        token = draw(logprobs.exp(), uniforms[rows, t]) if temperature else logits.argmax(-1)
+        said[rows, t] = token
+        said_logprobs[rows, t] = logprobs.gather(-1, token[:, None])[:, 0]
+        lengths[rows] = t + 1
+        stop = torch.isin(token, ends)
+        ended[rows] = stop
+        live = ~stop & (t + 1 < limits[rows])
+        if not live.any():
+            break
+        if not live.all():
+            kept = live.nonzero()[:, 0]
+            _select_rows(cache, kept)
+            rows, token, mask, position = rows[kept], token[kept], mask[kept], position[kept]
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=-1)
+        logits = _forward(policy, token[:, None], mask, position[:, None], cache)
+        position = position + 1
+    ids_out, logprobs_out = said.tolist(), said_logprobs.tolist()
+    return [
+        Completion(tuple(ids_out[i][:n]), tuple(logprobs_out[i][:n]), truncated=not done)
+        for i, (n, done) in enumerate(zip(lengths.tolist(), ended.tolist(), strict=True))
+    ]
+
+
+def _forward(policy: Policy, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+    """Logits of the last position, [N, V]; the cache grows."""
+    out = policy.model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return out.logits[:, -1]  # type: ignore[no-any-return]
+
+
+def _select_rows(cache: Cache, indices: Tensor) -> None:
+    for layer in cache.layers:
+        layer.batch_select_indices(indices)  # type: ignore[attr-defined]
+
+
+def _uniforms(seeds: Sequence[int], length: int) -> Tensor:
+    """One stream of uniform numbers per row, [N, length], from the counter-based Philox generator."""
+    streams = [np.random.Generator(np.random.Philox(key=seed)).random(length) for seed in seeds]
+    return torch.from_numpy(np.stack(streams))

@@ -1,0 +1,1 @@
+"""Running and reporting: profiles, run folders, figures, the command line. Nothing about learning."""

@@ -1,0 +1,395 @@
+"""The recipe of the tiny policy: a supervised warm start on verbose team talk.
+
+    python -m agent_gspo_core.warm_start --out data/tiny_policy
+
+rebuilds tokenizer, weights and the record of the run from nothing. The warm start gives the policy a *habit* (long,
+polite messages, whether or not its note is needed), a *repertoire* (medium, short, pass and silent forms at low
+probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
+It never shows which form fits which situation: that is left for the communication reward to teach.
+
+Three phases. First a drill in recall: pairs of name and count, then the same pairs in another order, so that every row
+asks a dozen times "how many had …?"; from transcripts alone a model this small takes far longer to bind a name to its
+count. Then short, uniform transcripts, every second batch with the language-model loss on whole rows. Last the mixture
+of forms below, with only what an agent itself says trained. Every choice in this file is ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from agent_gspo_core.benchmarks.hidden_profile import (
+    LARGEST_VALUE,
+    NAMES,
+    SMALLEST_VALUE,
+    HiddenProfileSettings,
+    Facts,
+    draw_split,
+    least_message,
+    note_text,
+    to_problem,
+)
+from agent_gspo_core.logprobs import token_budget_batches
+from agent_gspo_core.prompts import Heard, build_chat
+
+log = logging.getLogger(__name__)
+
+_NAMES = {False: "loss_own", True: "loss_whole_row"}
+
+PASS_WORD = "[pass]"
+SPECIAL_TOKENS = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+# One space before what is said keeps a name one and the same token at the start of a message and inside it.
+CHAT_TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'assistant' %}<|assistant|> {{ m['content'] }}<|end|>"
+    "{% else %}<|{{ m['role'] }}|> {{ m['content'] }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+OPENERS = (
+    "Hello team, let me look at the question carefully.",
+    "Hi everyone, thank you for working on this together.",
+    "Dear colleagues, I have read the question twice now.",
+    "Good, let me see how I can help with this one.",
+)
+STATEMENTS = (
+    "In my notes it is written that {note}",
+    "According to my private note, {note}",
+    "What I know for certain is that {note}",
+)
+CLOSERS = (
+    "I hope that this helps you to find the answer.",
+    "Please tell me if you need anything else from me.",
+    "Let us put all of our notes together and then decide.",
+    "That is everything that I can tell you about it.",
+)
+MEDIUM = ("My note says that {note}", "I know that {note}", "{note}")
+REASONING_OPENERS = (
+    "Thank you all, let me go through what we have heard step by step.",
+    "Let me think about the question and about your messages first.",
+)
+
+
+@dataclass(frozen=True)
+class WarmStartSettings:
+    """Model, mixture and optimisation of the warm start. All ours."""
+
+    hidden_size: int = 128
+    layers: int = 5
+    heads: int = 4
+    intermediate_size: int = 384
+    vocabulary: int = 1024
+    context: int = 1024
+    """Longest row in tokens."""
+    message_habit: tuple[float, ...] = (0.60, 0.25, 0.10, 0.02, 0.03)
+    """Chance of a long, medium, short, pass and silent message in phase 2."""
+    answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
+    """Chance of a long, medium, short and bare answer in phase 2."""
+    recall_steps: int = 400
+    concise_steps: int = 1600
+    mixed_steps: int = 1200
+    batch_rows: int = 64
+    micro_batch_tokens: int = 2048
+    """Tokens of a micro-batch, padding included."""
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.05
+    warmup_steps: int = 100
+    seed: int = 0
+    threads: int = 1
+    bf16: bool = True
+    """Autocast the products; the weights stay in fp32."""
+
+
+def say_note(form: int, facts: Facts, agent: int, rng: random.Random) -> str:
+    """A message of one of the five forms (long, medium, short, pass, silent) about one's own note."""
+    note = note_text(facts, agent)
+    if form == 0:
+        return " ".join((rng.choice(OPENERS), rng.choice(STATEMENTS).format(note=note), rng.choice(CLOSERS)))
+    if form == 1:
+        return rng.choice(MEDIUM).format(note=note)
+    return (least_message(facts, agent), PASS_WORD, "")[form - 2]
+
+
+def say_answer(form: int, facts: Facts, known: frozenset[int], rng: random.Random) -> str:
+    """The decider's reply in one of four forms (long, medium, short, bare), from the notes that it heard.
+
+    The operands are named ("Ben has 3, Ida has 6"): a bare sum teaches the model to add whatever it hears.
+    """
+    answer = facts.answer(known)
+    if answer is None:
+        return "I do not know."
+    heard = [agent for agent in facts.asked if agent in known]
+    named = [f"{facts.names[a]} has {facts.values[a]}" for a in heard]
+    total = sum(facts.values[a] for a in heard)
+    if facts.family == "comparison":
+        step = f"{answer} has {'fewer' if facts.fewer else 'more'}."
+    elif len(heard) > 1:
+        step = f"So {' + '.join(str(facts.values[a]) for a in heard)} = {total}."
+    else:
+        step = ""
+    if facts.family == "choice":
+        step = f"{step} That is option {answer}.".strip()
+    if form == 0:
+        spoken = f"{' and '.join(f'{clause} {facts.item}' for clause in named)}."
+        return " ".join(p for p in (rng.choice(REASONING_OPENERS), spoken, step, f"The answer is #### {answer}") if p)
+    if form == 1:
+        return " ".join(part for part in (f"{', '.join(named)}.", step, f"#### {answer}") if part)
+    if form == 2:
+        return f"{', '.join(least_message(facts, a) for a in heard)} #### {answer}"
+    return f"#### {answer}"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One supervised row: a chat prompt and what should be said."""
+
+    chat: list[dict[str, str]]
+    reply: str
+
+
+def _pick(weights: Sequence[float], rng: random.Random) -> int:
+    return rng.choices(range(len(weights)), weights)[0]
+
+
+def draw_recall(rng: random.Random) -> Example:
+    """A row of the drill: a dozen pairs of name and count, and the same pairs in another order."""
+    pairs = [(name, rng.randint(SMALLEST_VALUE, LARGEST_VALUE)) for name in rng.sample(NAMES, 12)]
+    forms = ("{} {}", "{} has {}")
+    first = " ".join(rng.choice(forms).format(*pair) for pair in pairs)
+    rng.shuffle(pairs)
+    return Example([{"role": "user", "content": first}], " ".join(rng.choice(forms).format(*pair) for pair in pairs))
+
+
+def draw_example(rng: random.Random, settings: WarmStartSettings, *, mixed: bool) -> Example:
+    """One row of phase 1 (`mixed=False`) or phase 2."""
+    agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
+    facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, HiddenProfileSettings(agents=agents))
+    problem = to_problem(facts, "warm-start")
+    # Phase 1 asks for the uniform short message; its decider still learns all four forms.
+    habit = settings.message_habit if mixed else (0.0, 0.1, 0.9, 0.0, 0.0)
+    forms = [_pick(habit, rng) for _ in range(agents)]
+    decides = rng.random() < 0.75
+    if decides and rng.random() < 0.95:
+        # A decider mostly hears what it needs; the rest shows what follows when it does not.
+        forms = [2 if form > 2 and a in facts.asked else form for a, form in enumerate(forms)]
+    said = [(a, say_note(forms[a], facts, a, rng)) for a in range(agents)]
+    if mixed and rng.random() < 0.1:  # a second round, in which everybody says it again
+        said += [(a, say_note(_pick(habit, rng), facts, a, rng)) for a in range(agents)]
+    spoken = [(a, text) for a, text in said if text not in ("", PASS_WORD)]
+    heard: list[Heard] = [(f"Agent {a + 1}", text) for a, text in spoken]
+    if decides:
+        chat = build_chat(problem, style="compact", name="Judge", heard=heard, answering=True)
+        weights = settings.answer_habit if mixed else (0.1, 0.2, 0.35, 0.35)
+        return Example(chat, say_answer(_pick(weights, rng), facts, frozenset(a for a, _ in spoken), rng))
+    agent = rng.randrange(agents)
+    name = f"Agent {agent + 1}"
+    before = heard if rng.random() < 0.15 else []
+    chat = build_chat(problem, style="compact", name=name, heard=before, note=note_text(facts, agent))
+    return Example(chat, say_note(_pick(habit, rng), facts, agent, rng))
+
+
+def build_tokenizer(settings: WarmStartSettings) -> Any:
+    """Train the byte-level BPE on the recipe's own transcripts and wrap it as a Hugging Face tokenizer."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    rng = random.Random(settings.seed)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            # Words and numbers keep the space before them, so " Ben" and " 17" can each become one token.
+            pre_tokenizers.Split(Regex(r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.vocabulary,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    corpus = []
+    for _ in range(6000):
+        example = draw_example(rng, settings, mixed=True)
+        corpus.append("\n".join([*(" " + turn["content"] for turn in example.chat), " " + example.reply]))
+    corpus += [f" {number} {number}" for number in range(100) for _ in range(200)]
+    tokenizer.train_from_iterator(corpus, trainer)
+    pad, end = SPECIAL_TOKENS[0], SPECIAL_TOKENS[-1]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        eos_token=end,
+        additional_special_tokens=list(SPECIAL_TOKENS[1:-1]),
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=settings.context,
+    )
+
+
+def build_model(settings: WarmStartSettings, vocabulary: int, tokenizer: Any) -> Any:
+    """A Qwen3 decoder of about a million parameters, freshly initialised."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(settings.seed)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=settings.hidden_size,
+        intermediate_size=settings.intermediate_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        head_dim=settings.hidden_size // settings.heads,
+        max_position_embeddings=settings.context,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def encode(example: Example, tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Prompt ids and reply ids (end token included), as they meet in a rollout."""
+    prompt = tokenizer.apply_chat_template(example.chat, add_generation_prompt=True, tokenize=False)
+    reply = (" " + example.reply if example.reply else "") + SPECIAL_TOKENS[-1]
+    ids: list[list[int]] = tokenizer([prompt, reply], add_special_tokens=False)["input_ids"]
+    return ids[0], ids[1]
+
+
+Rows = list[tuple[list[int], list[int]]]
+Batch = list[tuple[Tensor, Tensor]]
+
+
+def batches(settings: WarmStartSettings, tokenizer: Any, draw: Callable[[random.Random], Example], seed: int) -> Iterator[Batch]:
+    """Endless batches, each a list of micro-batches (ids [n, T], own [n, T]); `own` marks what the speaker itself says.
+
+    The micro-batches of one batch are cut by length to save padding; a batch as a whole is a plain random draw.
+    """
+    rng = random.Random(seed)
+    while True:
+        rows = [encode(draw(rng), tokenizer) for _ in range(settings.batch_rows)]
+        lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+        cuts = token_budget_batches(lengths, settings.micro_batch_tokens)
+        yield [_collate([rows[i] for i in cut], tokenizer.pad_token_id) for cut in cuts]
+
+
+def _collate(rows: Rows, pad: int) -> tuple[Tensor, Tensor]:
+    width = max(len(prompt) + len(reply) for prompt, reply in rows)
+    ids = torch.full((len(rows), width), pad)
+    own = torch.zeros((len(rows), width), dtype=torch.bool)
+    for i, (prompt, reply) in enumerate(rows):
+        ids[i, : len(prompt) + len(reply)] = torch.tensor(prompt + reply)
+        own[i, len(prompt) : len(prompt) + len(reply)] = True
+    return ids, own
+
+
+def supervised_loss(model: Any, ids: Tensor, target: Tensor, *, bf16: bool) -> Tensor:
+    """Summed next-token cross-entropy over the positions marked in `target` [N, T]."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        logits = model(input_ids=ids, use_cache=False).logits
+    wanted = target[:, 1:]
+    return F.cross_entropy(logits[:, :-1][wanted].float(), ids[:, 1:][wanted], reduction="sum")
+
+
+def run(settings: WarmStartSettings, out: Path) -> dict[str, Any]:
+    """Build tokenizer and weights and write them, with the record of the run, to `out`."""
+    torch.set_num_threads(settings.threads)
+    tokenizer = build_tokenizer(settings)
+    model = build_model(settings, len(tokenizer), tokenizer)
+    parameters = sum(p.numel() for p in model.parameters())
+    log.info("tiny policy: %d parameters, vocabulary %d", parameters, len(tokenizer))
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.98)
+    )
+    phases = (
+        (settings.recall_steps, draw_recall),
+        (settings.concise_steps, lambda rng: draw_example(rng, settings, mixed=False)),
+        (settings.mixed_steps, lambda rng: draw_example(rng, settings, mixed=True)),
+    )
+    steps = sum(length for length, _ in phases)
+    curve: list[dict[str, float]] = []
+    started, seen = time.monotonic(), 0
+    source = itertools.chain.from_iterable(
+        itertools.islice(batches(settings, tokenizer, draw, settings.seed + phase), length)
+        for phase, (length, draw) in enumerate(phases)
+    )
+    model.train()
+    losses: dict[bool, list[float]] = {False: [], True: []}
+    for step, micro_batches in enumerate(source):
+        whole_row = step < steps - settings.mixed_steps and step % 2 == 1
+        targets = [(ids != tokenizer.pad_token_id) if whole_row else own for ids, own in micro_batches]
+        predicted = sum(int(target[:, 1:].sum()) for target in targets)
+        total = 0.0
+        for (ids, _), target in zip(micro_batches, targets, strict=True):
+            loss = supervised_loss(model, ids, target, bf16=settings.bf16) / predicted
+            loss.backward()
+            total += loss.item()
+            seen += ids.numel()
+        losses[whole_row].append(total)
+        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+        rate = settings.learning_rate * min(1.0, (step + 1) / settings.warmup_steps) * (0.05 + 0.95 * cosine)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        if step % 50 == 49 or step == steps - 1:
+            curve.append({"step": step + 1, **{_NAMES[k]: sum(v) / len(v) for k, v in losses.items() if v}})
+            losses = {False: [], True: []}
+            log.info("%s %.0f tok/s", curve[-1], seen / (time.monotonic() - started))
+        if step % 500 == 499:
+            save(model, tokenizer, out)
+    save(model, tokenizer, out)
+    record = {
+        "settings": asdict(settings),
+        "parameters": parameters,
+        "tokens": seen,
+        "seconds": round(time.monotonic() - started, 1),
+        "torch": torch.__version__,
+        "curve": curve,
+    }
+    (out / "warm_start.json").write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def save(model: Any, tokenizer: Any, out: Path) -> None:
+    """Write model and tokenizer in ordinary Hugging Face form."""
+    out.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line: rebuild the tiny policy."""
+    parser = argparse.ArgumentParser(description="Rebuild the tiny policy from nothing.")
+    defaults = WarmStartSettings()
+    parser.add_argument("--out", type=Path, required=True, help="folder for weights, tokenizer and record")
+    parser.add_argument("--threads", type=int, default=defaults.threads)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--recall-steps", type=int, default=defaults.recall_steps)
+    parser.add_argument("--concise-steps", type=int, default=defaults.concise_steps)
+    parser.add_argument("--mixed-steps", type=int, default=defaults.mixed_steps)
+    parsed = vars(parser.parse_args(arguments))
+    out = parsed.pop("out")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    run(WarmStartSettings(**parsed), out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
