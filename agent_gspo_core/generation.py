@@ -7,6 +7,7 @@ who else is in the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,13 +121,13 @@ def sample(
         temperature: divides the logits; 0 decodes greedily.
 
     Raises:
-        ValueError: empty prompt, cap below 1, a row longer than the context, a negative temperature.
+        ValueError: empty prompt, cap below 1, a row longer than the context, a negative or infinite temperature.
     """
     if not prompts:
         return []
     if not len(prompts) == len(caps) == len(seeds):
         raise ValueError(f"sample: {len(prompts)} prompts, {len(caps)} caps and {len(seeds)} seeds; all must agree")
-    if temperature < 0:
+    if not 0 <= temperature < math.inf:  # also catches NaN
         raise ValueError(f"sample: temperature must be 0 (greedy) or positive, got {temperature}")
     for i, (prompt, cap) in enumerate(zip(prompts, caps, strict=True)):
         if not prompt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -42,9 +43,20 @@ def score(
 
     Returns:
         (logprobs [N, T] in fp32, zero on padding; mask [N, T] bool), differentiable.
+
+    Raises:
+        ValueError: no rows, lists of unequal length, an empty prompt or reply, a temperature that is not positive.
     """
-    if temperature <= 0:
+    if not 0 < temperature < math.inf:  # also catches NaN
         raise ValueError(f"score: temperature must be positive, got {temperature}")
+    if len(prompts) != len(replies):
+        raise ValueError(f"score: {len(prompts)} prompts but {len(replies)} replies; every reply needs its prompt")
+    if not replies:
+        raise ValueError("score: no rows given; there is nothing to score")
+    for i, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
+        if not prompt or not reply:
+            what = "prompt" if not prompt else "reply"
+            raise ValueError(f"score: {what} {i} is empty; even silence is one end token, and something precedes it")
     prompt_ids, prompt_mask = left_pad(prompts, policy.pad_id)
     reply_ids, mask = right_pad(replies, policy.pad_id, torch.long)
     device = policy.device

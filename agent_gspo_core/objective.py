@@ -34,7 +34,7 @@ class ObjectiveSettings:
     """Everything that decides the loss."""
 
     ratio: Ratio = "sequence"
-    """"sequence" = GSPO (Eq. 5), "sequence_token" = GSPO-token (Eq. 13), "token" = GRPO (Eq. 2).
+    """Whose ratio: "sequence" = GSPO (Eq. 5), "sequence_token" = GSPO-token (Eq. 13), "token" = GRPO (Eq. 2).
 
     "token" needs a band of its own: the sequence ratio is a mean over tokens, so its band is far too narrow for single
     tokens. GSPO §5.1 runs GRPO with 0.2 and 0.27.
@@ -45,8 +45,8 @@ class ObjectiveSettings:
     epsilon_high: float = 4e-4
     """Right clip width, a ratio (no unit), above 0. Default: GSPO §5.1."""
     advantage_scale: AdvantageScale = "std"
-    """"std" = Eq. 6. "none" = reward minus group mean only: in a group whose task rewards tie, "std" blows the cost
-    term up to full strength whatever its weight (ours; Dr. GRPO, arXiv 2503.20783, gives a like reason)."""
+    """Default "std" = Eq. 6. "none" = reward minus group mean only: in a group whose task rewards tie, "std" blows the
+    cost term up to full strength whatever its weight (ours; Dr. GRPO, arXiv 2503.20783, gives a like reason)."""
     std_floor: float = 1e-4
     """Added to the standard deviation, in units of reward. Eq. 6 has none; default as in TRL. A larger floor (0.1, say)
     keeps groups that differ by cost alone from weighing as much as groups that differ in being right (ours)."""
@@ -54,8 +54,8 @@ class ObjectiveSettings:
     """Symmetric bound of the log-ratio before `exp`, in nats: of its mean over tokens for the sequence ratio, of each
     token's for the token ratio. Only the value is bounded, not the gradient (ours; see `gspo_loss`)."""
     sequence_weighting: SequenceWeighting = "mean"
-    """"mean" = every sequence weighs the same (Eq. 5). "length" weighs sequences by their tokens: not the paper's, seen
-    in several public trainers (TRL #3823), kept for the ablation only."""
+    """Default "mean" = every sequence weighs the same (Eq. 5). "length" weighs sequences by their tokens: not the
+    paper's, seen in several public trainers (TRL #3823), kept for the ablation only."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty to a reference policy, loss units per nat. Default: GSPO leaves the penalty out."""
 
@@ -375,8 +375,8 @@ def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> T
     """[N], each sequence's mean over tokens of the k3 estimate of KL(π ‖ π_ref): e^d − 1 − d, d = log π_ref − log π.
 
     Source: J. Schulman, "Approximating KL divergence" (2020). Never negative; unbiased if the tokens were sampled from
-    π. In nats a token. A row without a counted position has 0. The reference is a constant. In the value of e^d, d is
-    bounded by 20 (ours), so the estimate stays finite; the gradient passes as in `gspo_loss`.
+    π. In nats a token. A row without a counted position has 0. The reference is a constant. The value of d is bounded
+    by 20 from above (ours), so that the estimate stays finite; the gradient passes as in `gspo_loss`.
 
     Raises:
         ValueError: as `gspo_loss`.

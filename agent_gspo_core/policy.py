@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -63,6 +64,8 @@ class PolicySettings:
             raise ValueError(f"policy: unknown train {self.train!r}; choose full or lora")
         if self.lora_rank < 1:
             raise ValueError(f"policy: lora_rank must be at least 1, got {self.lora_rank}")
+        if self.context is not None and self.context < 2:
+            raise ValueError(f"policy: context must be at least 2 tokens (read one, say one), got {self.context}")
         if self.load_in_4bit and self.backend != "unsloth":
             raise ValueError("policy: load_in_4bit needs backend 'unsloth'; set backend or load_in_4bit=False")
 
@@ -127,6 +130,12 @@ class Policy:
         if mine.keys() != state.keys():
             odd = sorted(mine.keys() ^ state.keys())[:3]
             raise ValueError(f"policy: the saved weights do not fit this policy (first differing names: {odd})")
+        for name, parameter in mine.items():  # copy_ would broadcast, silently
+            if parameter.shape != state[name].shape:
+                raise ValueError(
+                    f"policy: the saved weights do not fit this policy ({name} is {tuple(state[name].shape)} there and "
+                    f"{tuple(parameter.shape)} here; same model and lora_rank?)"
+                )
         with torch.no_grad():
             for name, parameter in mine.items():
                 parameter.copy_(state[name])
@@ -265,7 +274,14 @@ def _load_transformers(settings: PolicySettings, location: str, gguf: str | None
     try:
         tokenizer = AutoTokenizer.from_pretrained(location, **options)
         model = AutoModelForCausalLM.from_pretrained(location, **model_options)
-    except OSError as error:
+    except (OSError, ValueError, SafetensorError) as error:
+        if Path(location).is_dir():
+            raise FileNotFoundError(
+                f"policy {settings.model!r}: {location} does not hold a whole model; it needs config.json, weights and "
+                f"tokenizer files as `save_pretrained` writes them. Cause: {error}"
+            ) from error
+        if not isinstance(error, OSError):
+            raise
         raise FileNotFoundError(
             f"policy: model {settings.model!r} is neither a folder, a .gguf file, 'tiny' or 'smollm2', nor a hub id "
             f"that can be reached from here. Download it where there is a network "

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-import threading
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -100,6 +102,7 @@ MARKED_NUMBERS = [
     ("#### \\sqrt{2}", None, None),
     ("#### 5\\pi", None, None),
     ("#### 1/0", None, None),
+    ("#### 2 3/2", None, None),
     ("#### 5 and a half", None, None),
     ("#### 1e9999", None, None),
     ("#### 5 or 6", None, None),
@@ -170,6 +173,7 @@ UNMARKED_NUMBERS = [
     ("her income - $18", "18"),
     ("1. Count 9 eggs.\n2. Double.\n3. Get 18 eggs.", "18"),
     ("Steps:\n- 18 eggs\n", "18"),
+    ("1. Count the eggs.\n2. Double them.", None),
     ("so 9 * 2", None),
     ("between 3 - 5", None),
     ("it is 1,23", None),
@@ -288,7 +292,8 @@ TEXTS = [
 
 
 def test_the_tables_hold_at_least_120_replies() -> None:
-    assert sum(map(len, (MARKED_NUMBERS, UNMARKED_NUMBERS, MARKED_CHOICES, UNMARKED_CHOICES, TEXTS))) >= 120
+    numbers, choices = len(MARKED_NUMBERS) + len(UNMARKED_NUMBERS), len(MARKED_CHOICES) + len(UNMARKED_CHOICES)
+    assert numbers + choices + len(TEXTS) >= 120
 
 
 @pytest.mark.parametrize(("reply", "strict", "lenient"), MARKED_NUMBERS)
@@ -457,25 +462,38 @@ def test_any_reply_is_read_without_an_exception(reply: str, strict: bool) -> Non
 
 
 HOSTILE = (
-    "9", "(", "{", "}", "####", "#### ", "\\boxed{", "\\boxed{}", "\\frac{", "1,", "1 ", "111 ", "1/", "- ", "$", "* ",
-    " ", "\n", "\nQ", "Question ", "answer is ", "the answer to ", "answer is clear ", "A ", "(A)", "or B ", "and x =",
-    "<<", "1 and ", "\nA", "minus ", "not A but ", "\n1. ",
+    "9", "(", "{", "####", "#### ", "\\boxed{", "\\boxed{}", "\\frac{", "1,", "1 ", "111 ", "1/", "- ", "$", "* ", " ",
+    "\n", "\nQ", "answer is ", "the answer to ", "answer is clear ", "A ", "or B ", "and x =", "<<", "\nA", "\n1. ",
 )  # fmt: skip
+READ_HOSTILE = """
+import sys
+from agent_gspo_core.episode import Problem
+from agent_gspo_core.scoring import read_answer
+
+number = Problem(id="p", question="?", answer="5")
+choice = Problem(id="p", question="?", answer="B", kind="choice", choices=("12", "15", "Ben"))
+text = Problem(id="p", question="?", answer="Ben", kind="text")
+for unit in sys.argv[1:]:
+    print(repr(unit), flush=True)
+    bare = unit * (100_000 // len(unit))
+    for reply, problem in ((bare, number), (bare, choice), (f"#### {bare}/", number), (f"#### {bare}/", text)):
+        read_answer(reply, problem)
+"""
 
 
-@pytest.mark.parametrize("unit", HOSTILE)
-def test_a_hundred_thousand_characters_are_read_in_linear_time(unit: str) -> None:
-    # No clock: a quadratic pattern takes minutes here, and the daemon thread lets the test fail instead of hanging.
-    def read_all() -> None:
-        for start, end in (("", ""), ("#### ", "/")):
-            reply = start + unit * (100_000 // len(unit)) + end
-            for problem in (number("5"), choice("B"), text("Ben")):
-                read_answer(reply, problem)
-
-    worker = threading.Thread(target=read_all, daemon=True)
-    worker.start()
-    worker.join(timeout=60)
-    assert not worker.is_alive(), f"still reading 100,000 characters of {unit!r}"
+def test_a_hundred_thousand_characters_of_anything_are_read() -> None:
+    # In a process of its own, because a backtracking pattern holds the interpreter and could not be stopped here. The
+    # limit only ends a hang: quadratic time would be minutes for each unit, linear time is a tenth of a second.
+    try:
+        subprocess.run(
+            [sys.executable, "-c", READ_HOSTILE, *HOSTILE],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            timeout=120,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"still reading 100,000 characters of {(error.stdout or b'').decode().split()[-1:]}")
 
 
 def test_a_number_of_a_hundred_thousand_digits_is_unparsed() -> None:

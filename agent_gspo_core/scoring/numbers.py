@@ -12,8 +12,11 @@ Scale words count: "1.5 million" is 1500000, "18k" is 18000. Numbers in words ("
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 from agent_gspo_core.scoring.text import (
     CUE,
@@ -94,10 +97,17 @@ _SCALES = {"k": 10**3, "m": 10**6, "b": 10**9, "hundred": 100, "thousand": 10**3
 
 @dataclass(frozen=True)
 class _Numeral:
-    """One number as written: its value (`None`: cannot be read) and whether an operator stands before it."""
+    """One number as written, not yet worked out."""
 
-    value: Fraction | None
+    sign: int
     operand: bool
+    """Whether an operator stands before it."""
+    match: re.Match[str]
+
+    def value(self) -> Fraction | None:
+        """The number; `None` if it is malformed."""
+        value = _value(self.match, self.match.string[self.match.end() : self.match.end() + 24])
+        return None if value is None else self.sign * value
 
 
 def read_number(reply: str, *, strict: bool = False) -> str | None:
@@ -141,8 +151,8 @@ def parse_number(text: str) -> Fraction | None:
         return None
     if "\\" in line or "√" in line or "π" in line:  # mathematics beyond a plain number
         return None
-    numerals = _numerals(line)
-    return numerals[0].value if len(numerals) == 1 and not numerals[0].operand else None
+    numerals = list(islice(_numerals(line), 2))
+    return numerals[0].value() if len(numerals) == 1 and not numerals[0].operand else None
 
 
 def canonical(value: Fraction) -> str:
@@ -186,8 +196,8 @@ def _last_number(own: str) -> Fraction | None:
     """The last number of a reply that marks none; not an operand ("9 * 2"), not in a reply that declines."""
     if REFUSAL.search(own):
         return None
-    numerals = _numerals(_plain(_LIST_ITEM.sub("", own), keep_lines=True))
-    return numerals[-1].value if numerals and not numerals[-1].operand else None
+    last = deque(_numerals(_plain(_LIST_ITEM.sub("", own), keep_lines=True)), maxlen=1)
+    return last[0].value() if last and not last[0].operand else None
 
 
 def _plain(text: str, *, keep_lines: bool = False) -> str:
@@ -204,17 +214,13 @@ def _plain(text: str, *, keep_lines: bool = False) -> str:
     return text if keep_lines else " ".join(text.split()).strip("*_ ")
 
 
-def _numerals(text: str) -> list[_Numeral]:
-    """Every number in plain text, in order; a malformed one is listed with the value `None`."""
-    found = []
+def _numerals(text: str) -> Iterator[_Numeral]:
+    """Every number in plain text, in order, malformed ones too."""
     text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(" ", ""), text)
     for match in _NUMBER.finditer(text):
         sign, operand = _sign(text, match.start())
-        if sign is None:
-            continue
-        value = _value(match, text[match.end() : match.end() + 24])
-        found.append(_Numeral(None if value is None else sign * value, operand))
-    return found
+        if sign is not None:
+            yield _Numeral(sign, operand, match)
 
 
 def _sign(text: str, start: int) -> tuple[int | None, bool]:

@@ -33,7 +33,7 @@ _IS = (
     r"(?:\s{0,3}(?:(?:would\sbe|should\sbe|must\sbe|will\sbe|is|was|are|ist|lautet|es|est|è|é)(?!\w)"
     r"|(?:is|was|are)(?=n['’]?t\b)|是|为|為|は|=|:|：)){1,2}"
 )
-CUE = re.compile(rf"{_ANSWER_WORD}(?:\s(?:to|for)\s[^.\n]{{0,80}}?)?(?:\*\*)?{_IS}", re.I)
+CUE = re.compile(rf"{_ANSWER_WORD}(?:\s(?:to|for)\s[^.\n]{{0,60}}?)?(?:\*\*)?{_IS}", re.I)
 """Words after which an answer stands; a few other languages' words among them, as models change language."""
 _NO_ANSWER_FOLLOWS = re.compile(
     r"\W*(?:correct|right|wrong|consistent|reasonable|based|below|above|as\sfollows|clear)\b", re.I
