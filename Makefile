@@ -78,6 +78,6 @@ define make-environment
 @echo "Making $(@D) with $$($(PYTHON) -V)"
 @$(PYTHON) -m venv $(@D)
 @echo "Installing .[$(EXTRAS)] into $(@D) with the versions of $(CONSTRAINTS) (a few minutes, most of it torch)"
-@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
+@$(@D)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 @touch $@
 endef

@@ -121,7 +121,8 @@ def sample(
         temperature: divides the logits; 0 decodes greedily.
 
     Raises:
-        ValueError: empty prompt, cap below 1, a row longer than the context, a negative or infinite temperature.
+        ValueError: empty prompt, cap below 1, a row longer than the context, a negative or infinite temperature,
+            a policy whose outputs are not finite.
     """
     if not prompts:
         return []
@@ -179,6 +180,12 @@ def sample(
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=-1)
         logits = _forward(policy, token[:, None], mask, position[:, None], cache)
         position = position + 1
+    if not bool(said_logprobs.isfinite().all()):
+        row = int((~said_logprobs.isfinite()).any(-1).nonzero()[0])
+        raise ValueError(
+            f"sample: the policy gives row {row} log-probabilities that are NaN or infinite; its weights are damaged or "
+            "its dtype overflows. Load a good checkpoint, or use float32"
+        )
     ids_out, logprobs_out = said.tolist(), said_logprobs.tolist()
     return [
         Completion(tuple(ids_out[i][:n]), tuple(logprobs_out[i][:n]), truncated=not done)
@@ -188,14 +195,20 @@ def sample(
 
 def _forward(policy: Policy, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
     """Logits of the last position, [N, V]; the cache grows."""
-    out = policy.model(
-        input_ids=ids,
+    held = cache.get_seq_length()
+    # A step goes in as embeddings: Unsloth's one-token path on a GPU keeps buffers of its own and ignores the cache.
+    inputs = {"input_ids": ids} if held == 0 else {"inputs_embeds": policy.model.get_input_embeddings()(ids)}
+    out = policy.forward(
+        **inputs,
         attention_mask=mask,
         position_ids=positions,
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
     )
+    if out.past_key_values is not cache:  # Unsloth on a GPU: keys and values come back beside an untouched cache
+        for layer, (keys, values) in enumerate(out.past_key_values):
+            cache.update(keys[:, :, held:], values[:, :, held:], layer)
     return out.logits[:, -1]  # type: ignore[no-any-return]
 
 

@@ -63,7 +63,7 @@ def score(
     ids = torch.cat([prompt_ids, reply_ids], dim=1).to(device)
     attention = torch.cat([prompt_mask, mask.long()], dim=1).to(device)
     reply_ids, mask = reply_ids.to(device), mask.to(device)
-    logits = policy.model(
+    logits = policy.forward(
         input_ids=ids,
         attention_mask=attention,
         position_ids=(attention.cumsum(-1) - 1).clamp_(min=0),

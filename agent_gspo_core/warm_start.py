@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from agent_gspo_core.benchmarks.hidden_profile import (
     ITEMS,
     LARGEST_VALUE,
+    LETTERS,
     NAMES,
     SMALLEST_VALUE,
     HiddenProfileSettings,
@@ -102,9 +103,9 @@ class WarmStartSettings:
     """Chance of a long, medium, short, pass and silent message in phase 2."""
     answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
     """Chance of a long, medium, short and bare answer in phase 2."""
-    recall_steps: int = 700
-    concise_steps: int = 1500
-    mixed_steps: int = 1200
+    recall_steps: int = 500
+    concise_steps: int = 3200
+    mixed_steps: int = 1400
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
     """Tokens of a micro-batch, padding included."""
@@ -150,7 +151,8 @@ def say_answer(form: int, facts: Facts, known: frozenset[int], rng: random.Rando
     if form == 1:
         return " ".join(part for part in (f"{', '.join(named)}.", step, f"#### {answer}") if part)
     if form == 2:
-        return f"{', '.join(least_message(facts, a) for a in heard)} #### {answer}"
+        counted = ", ".join(least_message(facts, a) for a in heard)
+        return f"{counted} = {total} #### {answer}" if facts.family == "choice" else f"{counted} #### {answer}"
     return f"#### {answer}"
 
 
@@ -167,10 +169,14 @@ def _pick(weights: Sequence[float], rng: random.Random) -> int:
 
 
 def draw_recall(rng: random.Random) -> Example:
-    """A row of the drill: a short run of words again and again, or pairs of name and count in ever new order."""
+    """A row of the drill: a run of words again and again, pairs of name and count in ever new order, or options."""
     if rng.random() < 0.5:
         words = rng.choices((*NAMES, *ITEMS, *map(str, range(28))), k=rng.randint(4, 14))
         return Example([{"role": "user", "content": " ".join(words)}], " ".join((words * 10)[: max(28, len(words))]))
+    if rng.random() < 0.3:  # which letter stands before a number
+        offered = list(zip(LETTERS, rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS)), strict=True))
+        wanted = " ".join(f"{number} #### {letter}" for letter, number in rng.choices(offered, k=6))
+        return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
     pairs = [(name, rng.randint(SMALLEST_VALUE, LARGEST_VALUE)) for name in rng.sample(NAMES, rng.randint(2, 6))]
     form = rng.choice(("{} {}", "{} has {}"))
     said = [form.format(*pair) for pair in pairs]

@@ -96,7 +96,7 @@ def draw_facts(rng: random.Random, settings: HiddenProfileSettings) -> Facts:
     values = tuple(rng.randint(SMALLEST_VALUE, LARGEST_VALUE) for _ in names)
     if family == "comparison":
         first = rng.randrange(settings.agents)
-        # A tie has no answer, so the second name is one whose count differs; if none does, one count is moved.
+        # A tie has no answer, so a second count that equals the first is moved by one.
         others = [agent for agent in range(settings.agents) if agent != first]
         second = rng.choice(others)
         if values[second] == values[first]:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent_gspo_core import __version__
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 well, 1 a notebook failed, 2 bad input, 130 interrupted."""
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="agent-gspo", description="Agents that learn to be brief.")
-    parser.add_argument("--version", action=_Version)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("reproduce", help="run the notebooks of a profile and print the headline")
@@ -47,22 +49,6 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("profiles", help="list the profiles")
     return parser
-
-
-class _Version(argparse.Action):
-    """Print the installed version; looked up only when asked for."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            print(f"agent-gspo {version('agent-gspo')}")
-        except PackageNotFoundError:
-            parser.exit(2, "agent-gspo: not installed, so its version is not known; run `pip install -e .`\n")
-        parser.exit()
 
 
 def _profiles() -> int:

@@ -118,6 +118,8 @@ def dual_curves(runs: Mapping[str, tuple[DualRun, float]]) -> Figure:
 
 def collapse_curves(records: Sequence[Mapping[str, Any]], *, alarm_at: int | None) -> Figure:
     """Tokens per episode, accuracy and silence by step; a dotted line where the alarm rang."""
+    from matplotlib.ticker import MaxNLocator
+
     steps = [record["step"] for record in records]
     shares = {
         name: [math.nan if record[key] is None else record[key] for record in records]
@@ -133,5 +135,5 @@ def collapse_curves(records: Sequence[Mapping[str, Any]], *, alarm_at: int | Non
                 panel.axvline(alarm_at, color=_GREY, linestyle=":", label="alarm")
         right.legend()
         for panel in (left, right):
-            panel.xaxis.get_major_locator().set_params(integer=True)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure

@@ -179,7 +179,7 @@ def gradient_shares(
         torch.tensor(advantages, dtype=torch.float64),
         sequence_weighting=weighting,
     )
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert shift.grad is not None
     return [-float(value) for value in shift.grad]
 

@@ -61,6 +61,9 @@ MARKER = "AGENT_GSPO_RUN_MARKER"
 START_TIMEOUT = 120
 """Seconds a kernel may take to start; a busy machine needs more than papermill's 60."""
 
+ORPHANED = 75
+"""Exit code of a worker whose runner is gone."""
+
 HEARTBEAT = 60.0
 """Seconds between signs of life where there is no terminal to redraw."""
 
@@ -186,7 +189,8 @@ def declared_parameters(notebook: NotebookNode) -> tuple[str, ...]:
     except SyntaxError as error:
         raise ValueError(f"the cell tagged 'parameters' is no Python: {error}") from error
     assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
-    names = [node.id for one in assigned for node in ast.walk(one) if _is_name(node, ast.Store)]
+    targets = [t for one in assigned for t in (one.targets if isinstance(one, ast.Assign) else [one.target])]
+    names = [node.id for target in targets for node in ast.walk(target) if _is_name(node, ast.Store)]
     read = {node.id for node in ast.walk(tree) if _is_name(node, ast.Load)}
     computed_from = [name for name in names if name in read]
     if computed_from:
@@ -228,12 +232,13 @@ def _parameter_cells(notebook: NotebookNode) -> list[int]:
 def _names_read(notebook: NotebookNode, *, after: int) -> set[str]:
     from IPython.core.inputtransformer2 import TransformerManager
 
+    manager = TransformerManager()  # type: ignore[no-untyped-call]
     names: set[str] = set()
     for cell in notebook.cells[after + 1 :]:
         if cell.cell_type != "code":
             continue
         try:
-            tree = ast.parse(TransformerManager().transform_cell(cell.source))  # turns %magic and !command into calls
+            tree = ast.parse(manager.transform_cell(cell.source))  # turns %magic and !command into calls
         except SyntaxError:
             continue  # running it will say so
         names |= {node.id for node in ast.walk(tree) if _is_name(node, ast.Load)}
@@ -453,20 +458,20 @@ def _end_processes(marker: str) -> None:
 
     A process group would not do: Jupyter starts kernels in sessions of their own, and they may start others.
     """
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
-    for _ in range(20):  # a process may fork while it is being looked for
-        found = []
+    for _ in range(100):  # a process may fork while it is being looked for
+        found = False
         for process in psutil.process_iter():
             try:
                 if process.pid != os.getpid() and process.environ().get(MARKER) == marker:
                     process.kill()
-                    found.append(process)
+                    found = True
             except (psutil.Error, OSError):  # gone by now, or another user's
                 continue
         if not found:
             return
-        psutil.wait_procs(found, timeout=2)
+        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------------------------------------ copies for the reader
@@ -482,6 +487,9 @@ def _finish_copies(source: Path, executed: Path, outcome: Outcome, message: str,
         notebook = read_notebook(executed)
         notebook.metadata["agent_gspo"] = {"outcome": outcome, "message": message}
         if outcome != "ok":
+            for cell in notebook.cells:
+                if cell.cell_type == "code" and cell.execution_count is None and "papermill" in cell.metadata:
+                    cell.metadata.papermill["status"] = "not run"  # papermill calls it completed
             banner = nbformat.v4.new_markdown_cell(f"**This run did not end well: {outcome}.** {message}")
             notebook.cells.insert(0, banner)
         records.write_text(executed, nbformat.writes(notebook) + "\n")
@@ -510,8 +518,9 @@ def _export_html(notebook: NotebookNode, path: Path) -> Path:
     from jinja2 import DictLoader
     from nbconvert.exporters import HTMLExporter
 
-    exporter = HTMLExporter(
-        template_file="with_alt.html.j2", extra_loaders=[DictLoader({"with_alt.html.j2": _TEMPLATE})]
+    loader = DictLoader({"with_alt.html.j2": _TEMPLATE})
+    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
+        template_file="with_alt.html.j2", extra_loaders=[loader]
     )
     page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
     return records.write_text(path, page)
@@ -535,7 +544,7 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     _end_processes(os.environ[MARKER])
-    os._exit(1)
+    os._exit(ORPHANED)
 
 
 def _papermill(job: Mapping[str, Any]) -> tuple[Outcome, str]:
@@ -631,27 +640,19 @@ def reproduce(
         profile = records.relative_to_project(profile)  # notebooks run in the project root
     paths = find_notebooks(root / "notebooks", notebooks)
     settings = {"profile": profile, "seeds": chosen_seeds, "backend": backend, "overrides": overrides}
+    asked = [
+        name
+        for name, given in (("seeds", seeds), ("backend", backend != "transformers"), ("overrides", overrides))
+        if given
+    ]
+    taken = {path: _declared(path) for path in paths}
+    for name in asked:
+        if not any(name in declared for declared in taken.values()):
+            raise ValueError(f"{name}: no chosen notebook takes it, so it would change nothing")
     if run_folder is not None:
         _check_folder(records.project_path(run_folder), settings, [path.stem for path in paths])
     folder = records.open_run_folder(run_folder, profile)
-
-    offered = {
-        "profile": profile,
-        "run_folder": records.relative_to_project(folder),
-        "seeds": chosen_seeds,
-        "backend": backend,
-        "overrides": overrides,
-    }
-    asked = [
-        name
-        for name, given in (
-            ("seeds", seeds is not None),
-            ("backend", backend != "transformers"),
-            ("overrides", overrides),
-        )
-        if given
-    ]
-    plans = _plan(paths, offered, asked)
+    always = {"profile": profile, "run_folder": records.relative_to_project(folder)}
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Profile {profile}: {loaded.description}", markup=False)
@@ -662,14 +663,14 @@ def reproduce(
 
     outcomes: list[NotebookOutcome] = []
     with _sigterm_interrupts():
-        for path, parameters in plans:
+        for path, declared in taken.items():
             for name in asked:
-                if name not in parameters:
+                if name not in declared:
                     console.print(f"{path.stem} takes no {name}; it runs as its profile has it", markup=False)
             with _progress(console, path.stem) as progress:
                 outcome = run_notebook(
                     path,
-                    parameters,
+                    always | {name: value for name, value in settings.items() if name in declared},
                     folder,
                     timeout=60 * loaded.timeout_minutes,
                     cwd=root,
@@ -710,21 +711,12 @@ def _check_folder(folder: Path, settings: Mapping[str, object], names: Sequence[
         )
 
 
-def _plan(
-    paths: Sequence[Path], offered: Mapping[str, object], asked: Sequence[str]
-) -> list[tuple[Path, dict[str, object]]]:
-    """Each notebook with the parameters it is given: the first two always, others where they are declared."""
-    plans = []
-    for path in paths:
-        try:
-            declared = declared_parameters(read_notebook(path))
-        except ValueError:
-            declared = ()  # its outcome will say why
-        plans.append((path, {k: v for k, v in offered.items() if k in ("profile", "run_folder") or k in declared}))
-    for name in asked:
-        if not any(name in parameters for _, parameters in plans):
-            raise ValueError(f"{name}: no chosen notebook takes it, so it would change nothing")
-    return plans
+def _declared(path: Path) -> tuple[str, ...]:
+    """Parameters that a notebook takes; none where it cannot be said, which its outcome will explain."""
+    try:
+        return declared_parameters(read_notebook(path))
+    except ValueError:
+        return ()
 
 
 @contextmanager

@@ -124,10 +124,15 @@ def build(kind: type[T], values: object, *, where: str) -> T:
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping of {kind.__name__} fields, got {values!r}")
     hints = typing.get_type_hints(kind)
-    fields = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - fields)
+    given = dataclasses.fields(kind)  # type: ignore[arg-type]
+    fields = {f.name for f in given}
+    required = {f.name for f in given if f.default is f.default_factory is dataclasses.MISSING}
+    unknown = sorted(map(str, set(values) - fields))
     if unknown:
         raise ValueError(f"{where}: unknown field {unknown[0]!r}; {kind.__name__} has {', '.join(sorted(fields))}")
+    missing = sorted(required - set(values))
+    if missing:
+        raise ValueError(f"{where}: field {missing[0]!r} is missing; {kind.__name__} has no default for it")
     filled = {name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()}
     try:
         return kind(**filled)
@@ -166,14 +171,21 @@ def _convert(hint: Any, value: object, where: str) -> Any:
 
 
 def override(settings: T, changes: Mapping[str, object], *, where: str = "settings") -> T:
-    """Settings with some fields changed by dotted name, e.g. {"trainer.steps": 3}; checked like a profile."""
+    """Settings with some fields changed by dotted name, e.g. {"trainer.steps": 3}; checked like a profile.
+
+    All changes of one dataclass are made at once, so their order does not matter (a floor and the value above it).
+    """
+    hints = typing.get_type_hints(type(settings)) if dataclasses.is_dataclass(settings) else {}
+    changed: dict[str, Any] = {}
+    inner: dict[str, dict[str, object]] = {}
     for name, value in changes.items():
         head, _, rest = name.partition(".")
-        if head not in {f.name for f in dataclasses.fields(settings)}:  # type: ignore[arg-type]
+        if head not in hints:
             raise ValueError(f"{where}: unknown setting {name!r}")
         if rest:
-            inner: Any = override(getattr(settings, head), {rest: value}, where=f"{where}.{head}")
+            inner.setdefault(head, {})[rest] = value
         else:
-            inner = _convert(typing.get_type_hints(type(settings))[head], value, f"{where}.{head}")
-        settings = dataclasses.replace(settings, **{head: inner})  # type: ignore[type-var]
-    return settings
+            changed[head] = _convert(hints[head], value, f"{where}.{head}")
+    for head, nested in inner.items():
+        changed[head] = override(changed.get(head, getattr(settings, head)), nested, where=f"{where}.{head}")
+    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]

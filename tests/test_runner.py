@@ -1,0 +1,494 @@
+"""The runner against notebooks that end in every way a notebook can end. About one kernel start per hostile ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_notebook
+from rich.console import Console
+
+from agent_gspo_core.kit import cli, records, runner
+
+READ = "(profile, run_folder)"
+
+
+def write_notebook(
+    path: Path, *cells: str, parameters: str | None = 'profile = "embedded"\nrun_folder = None', **kernel: str
+) -> Path:
+    """A notebook with a parameters cell (None: without its tag) and the given code cells."""
+    first = new_code_cell(parameters or READ, metadata={"tags": ["parameters"]} if parameters else {})
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", **kernel}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=[first, *map(new_code_cell, cells)], metadata=metadata), path)
+    return path
+
+
+def load(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def gone(pid: int, within: float = 5.0) -> bool:
+    """Whether a process has ended (a zombie that nobody waits for counts as ended)."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# --------------------------------------------------------------------------------------- one run over hostile notebooks
+
+OK = f"""{READ}
+import os, subprocess
+assert profile == "tiny.yaml" and seeds == [0, 1] and overrides == {{"trainer.steps": 3}}
+assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE" and os.environ["OMP_NUM_THREADS"]
+"""
+FIGURE = """
+import matplotlib.pyplot as plt
+plt.plot([0, 1])
+"""
+ALT_FIGURE = """
+from agent_gspo_core.kit import plots, records
+figure = plots.lines([0, 1], {"a": [0, 1]}, xlabel="x", ylabel="y")
+plots.display_figure(figure, records.Path(run_folder) / "figures" / "line.png", 'A "line" & more.');
+"""
+LEFT_BEHIND = """
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("child.pid", "w").write(str(child.pid))
+records.merge_summary(run_folder, headline={"accuracy_after": {"mean": 0.9, "low": None, "high": None}})
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("project").resolve()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "project_root", lambda: folder)
+        patch.setenv("MPLBACKEND", "Agg")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(root: Path) -> runner.RunReport:
+    notebooks = root / "notebooks"
+    declared = 'profile = "embedded"\nrun_folder = None\nseeds: list[int] | None = None\noverrides = dict()'
+    use = "(seeds, overrides)"
+    write_notebook(notebooks / "01_ok.ipynb", OK, FIGURE, ALT_FIGURE, LEFT_BEHIND, parameters=declared)
+    write_notebook(notebooks / "02_cell_error.ipynb", READ, "1 / 0", "print('never')")
+    write_notebook(notebooks / "03_sys_exit.ipynb", READ, "import sys; print('before'); sys.exit(0)", "print('never')")
+    write_notebook(notebooks / "04_killed.ipynb", READ, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", use)
+    write_notebook(notebooks / "05_undeclared.ipynb", READ, parameters='profile = "x"')
+    write_notebook(notebooks / "06_untagged.ipynb", READ, parameters=None)
+    (notebooks / "07_torn.ipynb").write_text('{"cells": [')
+    write_notebook(notebooks / "scratch.ipynb", "1 / 0")
+    (root / "tiny.yaml").write_text("description: tests\nseeds: [0, 1]\ntimeout_minutes: 3\n")
+    return runner.reproduce(str(root / "tiny.yaml"), overrides={"trainer.steps": 3})
+
+
+ENDINGS = {
+    "01_ok": "ok",
+    "02_cell_error": "cell_error",
+    "03_sys_exit": "early_exit",
+    "04_killed": "kernel_died",
+    "05_undeclared": "bad_parameters",
+    "06_untagged": "bad_parameters",
+    "07_torn": "bad_notebook",
+}
+
+
+def test_every_notebook_runs_and_every_ending_is_told_apart(run: runner.RunReport, root: Path) -> None:
+    assert run.run_folder.parent == root / "runs"
+    assert run.run_folder.name.endswith("-tiny")
+    assert {o.name: o.outcome for o in run.outcomes} == ENDINGS, [o.message for o in run.outcomes]
+    assert run.exit_code == 1
+    summary = json.loads((root / "runs" / "latest" / "summary.json").read_text())
+    assert summary["notebooks"] == ENDINGS
+    assert {key: summary[key] for key in ("profile", "seeds", "backend", "overrides")} == {
+        "profile": "tiny.yaml",
+        "seeds": [0, 1],
+        "backend": "transformers",
+        "overrides": {"trainer.steps": 3},
+    }
+    assert summary["headline"]["accuracy_after"]["mean"] == 0.9
+    assert records.read_json(run.run_folder / "provenance.json")["packages"]["papermill"]
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_executed_copy_log_and_outcome_are_kept_for_every_ending(name: str, run: runner.RunReport) -> None:
+    folder = run.run_folder / "notebooks"
+    assert (folder / f"{name}.ipynb").is_file()
+    assert (folder / f"{name}.log").is_file()
+    record = records.read_json(folder / f"{name}.json")
+    assert record["outcome"] == ENDINGS[name]
+    assert record["executed"] == f"notebooks/{name}.ipynb"
+    assert bool(record["message"]) == (name != "01_ok")
+    if name == "07_torn":
+        assert not record["html"]
+        assert "No HTML copy" in (folder / f"{name}.log").read_text()
+    else:
+        assert (run.run_folder / record["html"]).is_file()
+    if name != "01_ok" and record["html"]:
+        assert ENDINGS[name] in load(folder / f"{name}.ipynb").cells[0].source
+        assert ENDINGS[name] in (run.run_folder / record["html"]).read_text()
+
+
+def test_messages_say_what_went_wrong(run: runner.RunReport) -> None:
+    said = {o.name: o.message for o in run.outcomes}
+    assert said["02_cell_error"] == "in [4]: ZeroDivisionError: division by zero"
+    assert "code cell 4 of 5 left by SystemExit" in said["03_sys_exit"]
+    assert "kernel died" in said["04_killed"]
+    assert "parameter 'run_folder' is not declared; declared are profile" in said["05_undeclared"]
+    assert "no cell is tagged 'parameters'" in said["06_untagged"]
+
+
+def test_sources_are_untouched_and_nothing_lies_beside_them(run: runner.RunReport, root: Path) -> None:
+    assert sorted(p.name for p in root.iterdir()) == ["child.pid", "notebooks", "runs", "tiny.yaml"]
+    for path in (root / "notebooks").glob("0[1-6]*.ipynb"):
+        assert all(not cell.outputs and cell.execution_count is None for cell in load(path).cells)
+
+
+def test_figures_and_their_alt_texts_reach_copy_and_html_although_tests_use_agg(run: runner.RunReport) -> None:
+    cells = load(run.run_folder / "notebooks" / "01_ok.ipynb").cells
+    images = [out for cell in cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})]
+    assert len(images) == 2
+    assert images[1].data["text/plain"] == 'A "line" & more.'
+    page = BeautifulSoup((run.run_folder / "notebooks" / "01_ok.html").read_text(), "html.parser")
+    assert page.find_all("img")[1]["alt"] == 'A "line" & more.'
+    assert (run.run_folder / "figures" / "line.png").is_file()
+
+
+def test_copies_hold_no_absolute_path_and_no_time_stamps_of_cells(run: runner.RunReport, root: Path) -> None:
+    for path in (run.run_folder / "notebooks").glob("0[1346]*.ipynb"):
+        assert str(root) not in path.read_text()
+    assert all("execution" not in c.metadata for c in load(run.run_folder / "notebooks" / "01_ok.ipynb").cells)
+
+
+def test_a_cell_that_papermill_calls_completed_is_marked_as_not_run(run: runner.RunReport) -> None:
+    last = load(run.run_folder / "notebooks" / "04_killed.ipynb").cells[-1]
+    assert last.metadata.papermill.status == "not run"
+
+
+def test_processes_that_a_notebook_leaves_behind_end_with_it(run: runner.RunReport, root: Path) -> None:
+    assert gone(int((root / "child.pid").read_text()))
+
+
+def test_a_run_folder_is_never_mixed_or_overwritten(run: runner.RunReport, root: Path) -> None:
+    profile = str(root / "tiny.yaml")
+    with pytest.raises(ValueError, match=r"already holds 01_ok \(ok\)"):
+        runner.reproduce(profile, notebooks=["1"], run_folder=run.run_folder, overrides={"trainer.steps": 3})
+    with pytest.raises(ValueError, match=r"belongs to a run with overrides .*name a new folder"):
+        runner.reproduce(profile, notebooks=["2"], run_folder=run.run_folder)
+
+
+# ---------------------------------------------------------------------------------------------- watchdog and interrupts
+
+
+def test_the_watchdog_ends_an_endless_loop_and_keeps_the_evidence(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path / "01_endless.ipynb", READ, "while True: pass")
+    start = time.monotonic()
+    outcome = runner.run_notebook(
+        notebook, {"profile": "p", "run_folder": "r"}, tmp_path / "run", timeout=3, cwd=tmp_path
+    )
+    assert outcome.outcome == "timeout"
+    assert "not finished after 0:03" in outcome.message
+    assert time.monotonic() - start < 30
+    assert "timeout" in load(tmp_path / "run" / outcome.executed).cells[0].source
+    assert (tmp_path / "run" / outcome.html).is_file()
+
+
+def test_an_interrupt_is_recorded_and_ends_the_worker(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path / "01_long.ipynb", READ, "while True: pass")
+    workers: list[int] = []
+
+    def interrupt(seconds: float) -> None:
+        workers.extend(child.pid for child in psutil.Process().children())
+        raise KeyboardInterrupt
+
+    outcome = runner.run_notebook(
+        notebook, {"profile": "p", "run_folder": "r"}, tmp_path / "run", timeout=60, cwd=tmp_path, progress=interrupt
+    )
+    assert outcome.outcome == "interrupted"
+    assert workers
+    assert all(gone(pid) for pid in workers)
+    assert runner.RunReport(tmp_path, (outcome,), {}).exit_code == 130
+
+
+def test_sigterm_counts_as_an_interrupt() -> None:
+    with runner._sigterm_interrupts(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_worker_ends_when_the_runner_is_gone(tmp_path: Path) -> None:
+    records.write_json(tmp_path / "job.json", {"notebook": "x", "result": "y"})
+    environment = {**os.environ, runner.MARKER: uuid.uuid4().hex}
+    code = "from pathlib import Path; import time; from agent_gspo_core.kit import runner\n"
+    code += "runner._papermill = lambda job: time.sleep(60); runner._work(Path('job.json'))"
+    environment["PYTHONPATH"] = str(Path(runner.__file__).resolve().parents[2])
+    worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, cwd=tmp_path, env=environment)
+    assert worker.stdin is not None
+    worker.stdin.close()
+    assert worker.wait(timeout=30) == runner.ORPHANED
+
+
+def test_processes_are_found_across_sessions_and_others_are_left_alone(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    marker = uuid.uuid4().hex
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, runner.MARKER: one}
+        )
+        for one in (marker, "another")
+    ]
+    grandchildren = [int(process.stdout.readline()) for process in both]  # type: ignore[union-attr]
+    try:
+        runner._end_processes(marker)
+        assert both[0].wait(timeout=5) == -signal.SIGKILL
+        assert gone(grandchildren[0])
+        assert both[1].poll() is None
+        assert not gone(grandchildren[1], within=0.1)
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+            process.stdout.close()  # type: ignore[union-attr]
+        if psutil.pid_exists(grandchildren[1]):
+            os.kill(grandchildren[1], signal.SIGKILL)
+
+
+def test_a_killed_worker_counts_as_a_dead_kernel(tmp_path: Path) -> None:
+    outcome, message = runner._judge(-signal.SIGKILL, tmp_path / "no-result.json", tmp_path / "x.ipynb")
+    assert outcome == "kernel_died"
+    assert "SIGKILL" in message
+
+
+def test_a_foreign_kernel_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path / "01_r.ipynb", READ, name="ir", language="R")
+    outcome = runner.run_notebook(notebook, {}, tmp_path / "run", timeout=60, cwd=tmp_path)
+    assert outcome.outcome == "no_kernel"
+    assert "'ir' (R)" in outcome.message
+
+
+# ----------------------------------------------------------------------------------------------------------- parameters
+
+
+def notebook_of(parameters: str, *cells: str) -> nbformat.NotebookNode:
+    tagged = new_code_cell(parameters, metadata={"tags": ["parameters"]})
+    return new_notebook(cells=[tagged, *map(new_code_cell, cells)])
+
+
+def test_declared_parameters_are_read_from_the_syntax_tree() -> None:
+    source = 'x: list[str] | None = None  # y = 3\nopts = dict(a=1)\nshape = [i for i in (1, 2)]\n"""z = 4"""'
+    assert runner.declared_parameters(notebook_of(source)) == ("x", "opts", "shape")
+
+
+@pytest.mark.parametrize(
+    ("notebook", "message"),
+    [
+        (notebook_of("x = "), "is no Python"),
+        (notebook_of("x = 1\ny = x + 1"), "computes something from 'x'"),
+        (notebook_of("y = 1", "y"), "parameter 'x' is not declared; declared are y"),
+        (notebook_of("x = 1", "x = 2", "# x"), "no later cell reads it"),
+        (
+            new_notebook(cells=[*notebook_of("x = 1").cells, *notebook_of("x = 2", "x").cells]),
+            "2 cells are tagged",
+        ),
+    ],
+)
+def test_parameters_that_would_change_nothing_are_refused(notebook: nbformat.NotebookNode, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        runner.check_parameters(notebook, {"x": 5})
+
+
+def test_a_parameter_read_beside_a_magic_or_in_an_f_string_counts_as_read() -> None:
+    runner.check_parameters(notebook_of("x = 1", "%matplotlib inline\nprint(f'{x}')"), {"x": 5})
+
+
+def test_parameters_that_are_no_json_are_refused_before_the_run(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path / "01_a.ipynb", READ)
+    with pytest.raises(ValueError, match=r"parameters\.x is nan"):
+        runner.run_notebook(notebook, {"x": float("nan")}, tmp_path / "run", timeout=1, cwd=tmp_path)
+
+
+def test_notebooks_are_found_by_number_stem_name_or_path(tmp_path: Path) -> None:
+    folder = tmp_path / "notebooks"
+    one, two = (write_notebook(folder / f"0{i}_{name}.ipynb") for i, name in ((1, "a"), (2, "b")))
+    write_notebook(folder / "draft.ipynb")
+    other = write_notebook(tmp_path / "elsewhere" / "09_c.ipynb")
+    assert runner.find_notebooks(folder) == [one, two]
+    for name in ("2", "02", "02_b", "02_b.ipynb"):
+        assert runner.find_notebooks(folder, [name]) == [two]
+    assert runner.find_notebooks(folder, [str(other), "2", "1", "2"]) == [one, two, other.resolve()]
+    with pytest.raises(ValueError, match=r"'3' is none of them \(01_a, 02_b\)"):
+        runner.find_notebooks(folder, ["3"])
+    with pytest.raises(ValueError, match="holds none"):
+        runner.find_notebooks(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"overrides": {"trainer.stepz": 3}}, "unknown setting 'stepz'"),
+        ({"overrides": {"trainer.steps": "many"}}, "expected int, got 'many'"),
+        ({"overrides": {"trainer.learning_rate": float("inf")}}, r"overrides\.trainer\.learning_rate is inf"),
+        ({"backend": "jax"}, "'jax' is not one of"),
+        ({"seeds": [1, 1]}, "distinct whole numbers"),
+        ({"seeds": []}, "distinct whole numbers"),
+        ({"notebooks": ["9"]}, "'9' is none of them"),
+        ({"notebooks": ["2"], "seeds": [3]}, "seeds: no chosen notebook takes it"),
+    ],
+)
+def test_bad_requests_are_refused_before_a_run_folder_is_made(
+    arguments: dict[str, Any], message: str, run: runner.RunReport, root: Path
+) -> None:
+    before = sorted((root / "runs").iterdir())
+    with pytest.raises(ValueError, match=message):
+        runner.reproduce(str(root / "tiny.yaml"), **arguments)
+    assert sorted((root / "runs").iterdir()) == before
+
+
+# ----------------------------------------------------------------------------------------------------------- the screen
+
+
+def printed(report: runner.RunReport) -> str:
+    console = Console(file=StringIO(), width=80, highlight=False, soft_wrap=True)
+    runner.print_report(report, console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_headline_is_shown_with_intervals_and_changes(root: Path) -> None:
+    def three(mean: float, half: float) -> dict[str, float]:
+        return {"mean": mean, "low": mean - half, "high": mean + half}
+
+    headline = {
+        "accuracy_before": three(0.72, 0.029),
+        "accuracy_after": three(0.89, 0.02),
+        "tokens_before": three(188.31, 20.0),
+        "tokens_after": three(40.0, 3.0),
+        "communication_efficiency_after": three(0.85, 0.02),
+        "silence_right_after": {"mean": 0.93, "low": None, "high": None},
+    }
+    (root / "shown" / "figures").mkdir(parents=True)
+    (root / "shown" / "figures" / "a.png").touch()
+    text = printed(runner.RunReport(root / "shown", (), {"headline": headline, "seeds": [0, 1, 2]}))
+    assert "mean of 3 seeds [95 % interval]" in text
+    for piece in (
+        "72.0 [69.1, 74.9]",
+        "89.0 [87.0, 91.0]",
+        "+17.0 points",
+        "188.3 [168.3, 208.3]",
+        "-79 %",
+        "0.85 [0.83",
+    ):
+        assert piece in text
+    assert "shown/figures/a.png" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_missing_or_partial_headline_is_said_and_not_an_error(root: Path) -> None:
+    assert "No headline" in printed(runner.RunReport(root, (), {}))
+    partial = {"headline": {"accuracy_after": {"mean": 0.9, "low": None, "high": None}}, "seeds": [0]}
+    text = printed(runner.RunReport(root, (), partial))
+    assert text.count("not recorded") == 5
+    assert "one seed, so no interval" in text
+
+
+# ----------------------------------------------------------------------------------------------------- the command line
+
+
+def test_help_answers_without_loading_torch() -> None:
+    code = (
+        "import sys\nfrom agent_gspo_core.kit import cli\n"
+        "try: cli.main(['--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'matplotlib', 'papermill', 'scipy'} & sys.modules.keys(), sorted(sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).resolve().parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "reproduce" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--profile", "nope"], "profile 'nope' not found"),
+        (["--profile", "tiny.yaml", "--set", "trainer.steps"], "expected name=value"),
+        (["--profile", "tiny.yaml", "--set", "trainer.steps=3", "trainer.steps=4"], "given twice"),
+        (["--profile", "tiny.yaml", "--set", "trainer.steps=[3"], "the value is no YAML"),
+        (["--profile", "tiny.yaml", "--only", "44"], "'44' is none of them"),
+    ],
+)
+def test_errors_are_one_line_on_stderr_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    run: runner.RunReport,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(root)
+    assert cli.main(["reproduce", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("agent-gspo: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_changes_are_typed_as_yaml_types_them() -> None:
+    changes = ["trainer.steps=3", "trainer.learning_rate=1.0e-4", "policy.train=lora", "budget.episode_tokens=null"]
+    assert cli.read_changes([*changes, "reward.scale_by_pass_rate=false", "budget.round_tokens=[4, 5]"]) == {
+        "trainer.steps": 3,
+        "trainer.learning_rate": 1e-4,
+        "policy.train": "lora",
+        "budget.episode_tokens": None,
+        "reward.scale_by_pass_rate": False,
+        "budget.round_tokens": [4, 5],
+    }
+
+
+def test_the_command_hands_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def reproduce(profile: str, **options: Any) -> runner.RunReport:
+        calls.append((profile, options))
+        return runner.RunReport(tmp_path, (), {})
+
+    monkeypatch.setattr(runner, "reproduce", reproduce)
+    line = "reproduce --profile smoke --only 01 2 --seeds 0 3 --backend unsloth --set trainer.steps=3 --set data.seed=1"
+    assert cli.main([*line.split(), "--run-folder", str(tmp_path / "out")]) == 0
+    assert calls == [
+        (
+            "smoke",
+            {
+                "notebooks": ["01", "2"],
+                "run_folder": tmp_path / "out",
+                "seeds": [0, 3],
+                "backend": "unsloth",
+                "overrides": {"trainer.steps": 3, "data.seed": 1},
+            },
+        )
+    ]
+    assert cli.main(["reproduce"]) == 0
+    assert calls[1][0] == "embedded"
