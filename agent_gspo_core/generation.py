@@ -183,8 +183,8 @@ def sample(
     if not bool(said_logprobs.isfinite().all()):
         row = int((~said_logprobs.isfinite()).any(-1).nonzero()[0])
         raise ValueError(
-            f"sample: the policy gives row {row} log-probabilities that are NaN or infinite; its weights are damaged or "
-            "its dtype overflows. Load a good checkpoint, or use float32"
+            f"sample: the policy gives row {row} log-probabilities that are NaN or infinite; its weights are damaged "
+            "or its dtype overflows. Load a good checkpoint, or use float32"
         )
     ids_out, logprobs_out = said.tolist(), said_logprobs.tolist()
     return [

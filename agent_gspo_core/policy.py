@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import warnings
-import tempfile
 import os
+import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -17,9 +17,9 @@ Heard = tuple[str, str]
 """Speaker's name and what it said."""
 
 _ANSWER_FORM = {
-    "number": "#### followed by the number",
-    "choice": "#### followed by the letter of the right option",
-    "text": "#### followed by the answer",
+    "number": "#### and the number, like this: 12 - 5 = 7 #### 7",
+    "choice": "#### and the letter of the right option, like this: #### B",
+    "text": "#### and the answer, like this: #### Paris",
 }
 
 
@@ -60,7 +60,7 @@ def build_chat(
             {"role": "user", "content": "\n".join([render_question(problem), *lines])},
         ]
     duty = (
-        f"Work out the answer and end your reply with {_ANSWER_FORM[problem.kind]}."
+        f"Reply with one short line of working that ends in {_ANSWER_FORM[problem.kind]}"
         if answering
         else "Write one short message that helps your team to answer. Every word costs."
         + (f" If you have nothing to add, reply only {pass_word}." if pass_word else "")

@@ -84,14 +84,18 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         if self.members < 2:
             raise ValueError(
-                f"trainer: members is {self.members}; an advantage compares members of a group, so it must be at least 2"
+                f"trainer: members is {self.members}; an advantage compares members of a group, so it must be at "
+                "least 2"
             )
         for name in ("steps", "problems_per_step", "mini_batches", "micro_batch_tokens", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"trainer: {name} must be at least 1, got {getattr(self, name)}")
         for name in ("learning_rate", "gradient_clip", "temperature", "first_pass_tolerance"):
-            if not getattr(self, name) > 0:
+            if not getattr(self, name) > 0:  # also catches NaN
                 raise ValueError(f"trainer: {name} must be positive, got {getattr(self, name)}")
+        for name in ("learning_rate", "temperature"):  # an infinite clip or tolerance switches the check off
+            if math.isinf(getattr(self, name)):
+                raise ValueError(f"trainer: {name} must be positive and finite, got {getattr(self, name)}")
         if self.grouping not in ("episode", "turn"):
             raise ValueError(f"trainer: unknown grouping {self.grouping!r}; choose episode or turn")
 
@@ -473,8 +477,8 @@ class Trainer:
         if odd:
             raise ValueError(
                 f"trainer: checkpoint {path} was written with other settings; they differ in {', '.join(odd)}. "
-                "Resume with the settings of the run; to go on from its weights under other settings, start a new folder "
-                "after policy.load_state(torch.load(path, weights_only=False)['policy'])"
+                "Resume with the settings of the run; to go on from its weights under other settings, start a new "
+                "folder after policy.load_state(torch.load(path, weights_only=False)['policy'])"
             )
         self.policy.load_state(saved["policy"])
         self.optimiser.load_state_dict(saved["optimiser"])

@@ -7,10 +7,11 @@ polite messages, whether or not its note is needed), a *repertoire* (medium, sho
 probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
 It never shows which form fits which situation: that is left for the communication reward to teach.
 
-Three phases. First a drill in recall: runs of words repeated, and pairs of name and count asked for again and again;
-from transcripts alone a model this small takes far longer to learn to look back. Then short, uniform transcripts (with
-a fifth of the drill), every second batch with the language-model loss on whole rows. Last the mixture of forms below,
-with only what an agent itself says trained. Every choice in this file is ours.
+Two stages. The first teaches the skill: a drill in recall: runs of words repeated, and pairs of name and count asked
+for again and again; from transcripts alone a model this small takes far longer to learn to look back; then short,
+uniform transcripts (with a fifth of the drill), every second batch with the language-model loss on whole rows. The
+second gives the habit: the mixture of forms below, with only what an agent itself says trained. Every choice in this
+file is ours.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from agent_gspo_core.benchmarks.hidden_profile import (
     LETTERS,
     NAMES,
     SMALLEST_VALUE,
-    HiddenProfileSettings,
     Facts,
+    HiddenProfileSettings,
     draw_split,
     least_message,
     note_text,
@@ -100,12 +101,15 @@ class WarmStartSettings:
     context: int = 1024
     """Longest row in tokens."""
     message_habit: tuple[float, ...] = (0.60, 0.25, 0.10, 0.02, 0.03)
-    """Chance of a long, medium, short, pass and silent message in phase 2."""
+    """Chance of a long, medium, short, pass and silent message in the second stage."""
     answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
-    """Chance of a long, medium, short and bare answer in phase 2."""
+    """Chance of a long, medium, short and bare answer in the second stage."""
     recall_steps: int = 500
-    concise_steps: int = 3200
-    mixed_steps: int = 1400
+    concise_steps: int = 2000
+    skill_horizon: int = 5100
+    """Steps after which the first stage's rate would reach its floor; it ends earlier, at a rate that still moves."""
+    mixed_steps: int = 1200
+    mixed_learning_rate: float = 1e-3
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
     """Tokens of a micro-batch, padding included."""
@@ -174,7 +178,8 @@ def draw_recall(rng: random.Random) -> Example:
         words = rng.choices((*NAMES, *ITEMS, *map(str, range(28))), k=rng.randint(4, 14))
         return Example([{"role": "user", "content": " ".join(words)}], " ".join((words * 10)[: max(28, len(words))]))
     if rng.random() < 0.3:  # which letter stands before a number
-        offered = list(zip(LETTERS, rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS)), strict=True))
+        numbers = rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS))
+        offered = list(zip(LETTERS, numbers, strict=True))
         wanted = " ".join(f"{number} #### {letter}" for letter, number in rng.choices(offered, k=6))
         return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
     pairs = [(name, rng.randint(SMALLEST_VALUE, LARGEST_VALUE)) for name in rng.sample(NAMES, rng.randint(2, 6))]
@@ -185,11 +190,11 @@ def draw_recall(rng: random.Random) -> Example:
 
 
 def draw_example(rng: random.Random, settings: WarmStartSettings, *, mixed: bool) -> Example:
-    """One row of phase 1 (`mixed=False`) or phase 2."""
+    """One row of short transcripts (`mixed=False`) or of the mixture."""
     agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
     facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, HiddenProfileSettings(agents=agents))
     problem = to_problem(facts, "warm-start")
-    # Phase 1 asks for the uniform short message; its decider still learns all four forms.
+    # The first stage asks for the uniform short message; its decider still learns all four forms.
     habit = settings.message_habit if mixed else (0.0, 0.1, 0.9, 0.0, 0.0)
     forms = [_pick(habit, rng) for _ in range(agents)]
     decides = rng.random() < 0.75
@@ -290,7 +295,9 @@ Rows = list[tuple[list[int], list[int]]]
 Batch = list[tuple[Tensor, Tensor]]
 
 
-def batches(settings: WarmStartSettings, tokenizer: Any, draw: Callable[[random.Random], Example], seed: int) -> Iterator[Batch]:
+def batches(
+    settings: WarmStartSettings, tokenizer: Any, draw: Callable[[random.Random], Example], seed: int
+) -> Iterator[Batch]:
     """Endless batches, each a list of micro-batches (ids [n, T], own [n, T]); `own` marks what the speaker itself says.
 
     The micro-batches of one batch are cut by length to save padding; a batch as a whole is a plain random draw.
@@ -320,59 +327,95 @@ def supervised_loss(model: Any, ids: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1][wanted], ids[:, 1:][wanted], reduction="sum")
 
 
-def run(settings: WarmStartSettings, out: Path) -> dict[str, Any]:
-    """Build tokenizer and weights and write them, with the record of the run, to `out`."""
-    torch.set_num_threads(settings.threads)
-    tokenizer = build_tokenizer(settings)
-    model = build_model(settings, len(tokenizer), tokenizer)
-    parameters = sum(p.numel() for p in model.parameters())
-    log.info("tiny policy: %d parameters, vocabulary %d", parameters, len(tokenizer))
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.98)
+@dataclass
+class _Stage:
+    """Batches that share an optimiser and its schedule."""
+
+    name: str
+    batches: Iterator[Batch]
+    steps: int
+    horizon: int
+    """Steps after which the cosine would reach its floor."""
+    learning_rate: float
+    whole_rows: bool
+    """Every second batch carries the language-model loss on whole rows."""
+
+    def rate(self, step: int, warmup: int) -> float:
+        cosine = 0.5 * (1 + math.cos(math.pi * min(step / self.horizon, 1.0)))
+        return self.learning_rate * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * cosine)
+
+
+def skill_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """The drill and the short transcripts: looking back, binding names to counts, answering."""
+    drill = batches(settings, tokenizer, draw_recall, settings.seed)
+    concise = batches(settings, tokenizer, lambda rng: _concise(rng, settings), settings.seed + 1)
+    steps = settings.recall_steps + settings.concise_steps
+    source = itertools.chain(itertools.islice(drill, settings.recall_steps), concise)
+    return _Stage("skill", source, steps, settings.skill_horizon, settings.learning_rate, whole_rows=True)
+
+
+def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """The mixture of forms: verbose by habit, the others at low probability."""
+    mixed = batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2)
+    return _Stage(
+        "habit", mixed, settings.mixed_steps, settings.mixed_steps, settings.mixed_learning_rate, whole_rows=False
     )
-    phases = (
-        (settings.recall_steps, draw_recall),
-        (settings.concise_steps, lambda rng: _concise(rng, settings)),
-        (settings.mixed_steps, lambda rng: draw_example(rng, settings, mixed=True)),
-    )
-    steps = sum(length for length, _ in phases)
-    curve: list[dict[str, float]] = []
-    started, seen = time.monotonic(), 0
-    source = itertools.chain.from_iterable(
-        itertools.islice(batches(settings, tokenizer, draw, settings.seed + phase), length)
-        for phase, (length, draw) in enumerate(phases)
-    )
-    model.train()
+
+
+def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage) -> list[dict[str, float | str]]:
+    """Run one stage with an optimiser of its own; returns the loss curve (means over 50 steps)."""
+    optimiser = torch.optim.AdamW(model.parameters(), weight_decay=settings.weight_decay, betas=(0.9, 0.98))
+    curve: list[dict[str, float | str]] = []
     losses: dict[bool, list[float]] = {False: [], True: []}
-    for step, micro_batches in enumerate(source):
-        whole_row = step < steps - settings.mixed_steps and step % 2 == 1
+    started, seen = time.monotonic(), 0
+    model.train()
+    for step, micro_batches in enumerate(itertools.islice(stage.batches, stage.steps)):
+        whole_row = stage.whole_rows and step % 2 == 1
         targets = [(ids != tokenizer.pad_token_id) if whole_row else own for ids, own in micro_batches]
         predicted = sum(int(target[:, 1:].sum()) for target in targets)
         total = 0.0
         for (ids, _), target in zip(micro_batches, targets, strict=True):
             loss = supervised_loss(model, ids, target) / predicted
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
             seen += ids.numel()
         losses[whole_row].append(total)
-        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-        rate = settings.learning_rate * min(1.0, (step + 1) / settings.warmup_steps) * (0.05 + 0.95 * cosine)
         for group in optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = stage.rate(step, settings.warmup_steps)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
-        if step % 50 == 49 or step == steps - 1:
-            curve.append({"step": step + 1, **{_NAMES[k]: sum(v) / len(v) for k, v in losses.items() if v}})
+        if step % 50 == 49 or step == stage.steps - 1:
+            means = {_NAMES[k]: sum(v) / len(v) for k, v in losses.items() if v}
+            curve.append({"stage": stage.name, "step": step + 1, **means})
             losses = {False: [], True: []}
             log.info("%s %.0f tok/s", curve[-1], seen / (time.monotonic() - started))
-        if step % 500 == 499:
-            save(model, tokenizer, out)
+    return curve
+
+
+def run(settings: WarmStartSettings, out: Path, skilled: Path | None = None) -> dict[str, Any]:
+    """Build tokenizer and weights and write them, with the record of the run, to `out`.
+
+    `skilled` names the folder of an earlier run whose first stage is taken over (`out`/skill): with the same settings
+    the outcome is the same, since each stage draws its data and makes its optimiser anew.
+    """
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(settings.threads)
+    started = time.monotonic()
+    tokenizer = build_tokenizer(settings)
+    curve: list[dict[str, float | str]] = []
+    if skilled is None:
+        model = build_model(settings, len(tokenizer), tokenizer)
+        curve += train(settings, model, tokenizer, skill_stage(settings, tokenizer))
+        save(model, tokenizer, out / "skill")
+    else:
+        model = AutoModelForCausalLM.from_pretrained(skilled, dtype=torch.float32)
+    curve += train(settings, model, tokenizer, habit_stage(settings, tokenizer))
     save(model, tokenizer, out)
     record = {
         "settings": asdict(settings),
-        "parameters": parameters,
-        "tokens": seen,
+        "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": round(time.monotonic() - started, 1),
         "torch": torch.__version__,
         "curve": curve,
@@ -396,12 +439,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=defaults.threads)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--recall-steps", type=int, default=defaults.recall_steps)
+    parser.add_argument("--skilled", type=Path, help="folder with an earlier run's first stage, to repeat the second")
     parser.add_argument("--concise-steps", type=int, default=defaults.concise_steps)
     parser.add_argument("--mixed-steps", type=int, default=defaults.mixed_steps)
     parsed = vars(parser.parse_args(arguments))
-    out = parsed.pop("out")
+    out, skilled = parsed.pop("out"), parsed.pop("skilled")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    run(WarmStartSettings(**parsed), out)
+    run(WarmStartSettings(**parsed), out, skilled)
     return 0
 
 

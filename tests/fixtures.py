@@ -1,8 +1,8 @@
 """A policy of 40,000 random weights that talks: what the tests speak with when they need a real model.
 
 `build_policy` makes a new one in a few milliseconds (tests that train take their own); the session fixtures share one
-and its folder. Its weights are wide enough to be far from uniform: replies end early, end late, are silent or are cut at
-the cap, each often enough to be met in a batch of a dozen rows.
+and its folder. Its weights are wide enough to be far from uniform: replies end early, end late, are silent or are cut
+at the cap, each often enough to be met in a batch of a dozen rows.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from fixtures import build_policy
@@ -113,6 +115,6 @@ def test_token_budget_batches_partition_the_rows_within_the_budget(lengths, budg
         assert batch
         assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
     # Greedy: the first row of the next batch did not fit any more.
-    for batch, following in zip(batches, batches[1:], strict=False):
+    for batch, following in pairwise(batches):
         assert (len(batch) + 1) * lengths[batch[0]] > budget
         assert lengths[following[0]] <= min(lengths[i] for i in batch)

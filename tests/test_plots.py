@@ -112,7 +112,8 @@ def test_a_displayed_figure_brings_its_alt_text_along(tmp_path: Path, monkeypatc
     shown: list[Any] = []
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
     figure = plots.lines([0, 1], {"a": [0, 1]}, xlabel="x", ylabel="y")
-    assert plots.display_figure(figure, tmp_path / "f.png", "A line.") == tmp_path / "f.png"
+    plots.display_figure(figure, tmp_path / "f.png", "A line.")
+    assert plots.read_alt(tmp_path / "f.png") == "A line."
     [(data, options)] = shown
     assert data["text/plain"] == "A line."
     assert options["metadata"]["image/png"]["alt"] == "A line."

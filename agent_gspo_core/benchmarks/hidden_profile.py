@@ -156,7 +156,7 @@ def least_tokens(facts: Facts, count: Callable[[str], int]) -> int:
 
 
 def to_problem(facts: Facts, problem_id: str, count: Callable[[str], int] | None = None) -> Problem:
-    """Put facts into words. `count` (see `least_tokens`) belongs to one tokenizer; without it the optimum is unknown."""
+    """Put facts into words. `count` (see `least_tokens`) is one tokenizer's; without it the optimum is unknown."""
     answer = facts.answer()
     assert answer is not None
     return Problem(

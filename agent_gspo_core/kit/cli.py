@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--profile", default="embedded", help="name (see `agent-gspo profiles`) or .yaml file [embedded]")
     run.add_argument("--only", nargs="+", metavar="NN", help="run these notebooks only, by number or name")
     run.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
-    run.add_argument("--backend", default="transformers", help="transformers or unsloth [transformers]")
+    run.add_argument("--backend", help="transformers or unsloth, in place of the profile's")
     run.add_argument(
         "--set",
         action="append",

@@ -58,9 +58,7 @@ def measure(
         temperature=settings.evaluation.temperature if temperature is None else temperature,
         round_tokens=settings.budget.round_tokens,
     )
-    return evaluate_team(
-        policy, Team(settings.team), problems, members=settings.evaluation.members, sampling=sampling
-    )
+    return evaluate_team(policy, Team(settings.team), problems, members=settings.evaluation.members, sampling=sampling)
 
 
 def transcript(episode: Episode) -> dict[str, Any]:
@@ -77,7 +75,14 @@ def transcript(episode: Episode) -> dict[str, Any]:
         "tokens": episode.tokens,
         "least_tokens": episode.problem.least_tokens,
         "messages": [
-            {"role": m.role, "round": m.round, "text": m.text, "tokens": m.tokens, "silent": m.silent, "cut": m.truncated}
+            {
+                "role": m.role,
+                "round": m.round,
+                "text": m.text,
+                "tokens": m.tokens,
+                "silent": m.silent,
+                "cut": m.truncated,
+            }
             for m in episode.messages
         ],
     }
@@ -100,9 +105,7 @@ def make_trainer(policy: Policy, settings: RunSettings, problems: Sequence[Probl
 
 def with_seed(settings: RunSettings, seed: int) -> RunSettings:
     """The same run under another training seed; problems and evaluation stay."""
-    return replace(
-        settings, trainer=replace(settings.trainer, seed=seed), policy=replace(settings.policy, seed=seed)
-    )
+    return replace(settings, trainer=replace(settings.trainer, seed=seed), policy=replace(settings.policy, seed=seed))
 
 
 def _measure_into(folder: Path, name: str, policy: Policy, settings: RunSettings, problems: list[Problem]) -> Any:

@@ -215,10 +215,10 @@ def _pairs(
 ) -> None:
     pairs = []
     for seed in before:
-        pair = [side[seed].get(key) for side in (before, after)]
-        if any(value is None for value in pair):
-            raise ValueError(f"before_after: {key} of seed {seed} was not measured, got {pair}")
-        pairs.append([float(value) * scale for value in pair])  # type: ignore[arg-type]
+        measured = [side[seed].get(key) for side in (before, after)]
+        if any(value is None for value in measured):
+            raise ValueError(f"before_after: {key} of seed {seed} was not measured, got {measured}")
+        pairs.append([scale * float(value) for value in measured if value is not None])
     for index, pair in enumerate(pairs):
         axes.plot(
             [0, 1],
@@ -335,7 +335,7 @@ def read_alt(path: Path | str) -> str | None:
     return str(found) if found is not None else None
 
 
-def display_figure(figure: Figure, path: Path | str, alt: str) -> Path:
+def display_figure(figure: Figure, path: Path | str, alt: str) -> None:
     """Write a figure (see `save_figure`) and show it in the notebook with its alt text.
 
     The text goes along twice: as metadata of the image, which the HTML export reads, and as the plain form, which a
@@ -353,4 +353,3 @@ def display_figure(figure: Figure, path: Path | str, alt: str) -> Path:
         metadata={"image/png": {"alt": text, "width": width}},
         raw=True,
     )
-    return path

@@ -515,13 +515,9 @@ _TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
 
 
 def _export_html(notebook: NotebookNode, path: Path) -> Path:
-    from jinja2 import DictLoader
     from nbconvert.exporters import HTMLExporter
 
-    loader = DictLoader({"with_alt.html.j2": _TEMPLATE})
-    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
-        template_file="with_alt.html.j2", extra_loaders=[loader]
-    )
+    exporter = HTMLExporter(raw_template=_TEMPLATE)  # type: ignore[no-untyped-call]
     page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
     return records.write_text(path, page)
 
@@ -531,7 +527,7 @@ def _export_html(notebook: NotebookNode, path: Path) -> Path:
 
 def _work(job_file: Path) -> None:
     """Execute the notebook of a job file with papermill and write how it went. Runs in a process of its own."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_runner, args=(job_file.parent,), daemon=True).start()
     job = records.read_json(job_file)
     outcome, message = _papermill(job)
     if message:
@@ -539,11 +535,12 @@ def _work(job_file: Path) -> None:
     records.write_json(Path(job["result"]), {"outcome": outcome, "message": message})
 
 
-def _end_with_parent() -> None:
+def _end_with_runner(scratch: Path) -> None:
     """Kill kernel and worker once the runner is gone, however it went: the pipe it holds open then ends."""
     while os.read(0, 1):
         pass
     _end_processes(os.environ[MARKER])
+    shutil.rmtree(scratch, ignore_errors=True)
     os._exit(ORPHANED)
 
 
@@ -551,7 +548,6 @@ def _papermill(job: Mapping[str, Any]) -> tuple[Outcome, str]:
     import logging
 
     import papermill
-    from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
@@ -579,8 +575,6 @@ def _papermill(job: Mapping[str, Any]) -> tuple[Outcome, str]:
         return "cell_error", f"in [{error.exec_count}]: {error.ename}: {_first_lines(error.evalue)}"
     except DeadKernelError:
         return "kernel_died", "the kernel died while a cell ran; was there enough memory?"
-    except NoSuchKernel as error:
-        return "no_kernel", f"kernel {error.name!r} is not known to Jupyter"
     except RuntimeError as error:
         # nbclient: "Kernel died before replying to kernel_info", "Kernel didn't respond in … seconds".
         if "kernel" not in str(error).lower():
@@ -603,7 +597,7 @@ def reproduce(
     notebooks: Sequence[str] | None = None,
     run_folder: Path | None = None,
     seeds: Sequence[int] | None = None,
-    backend: str = "transformers",
+    backend: str | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> RunReport:
     """Run the notebooks of the project under a profile and report, on the screen and in `summary.json`.
@@ -616,7 +610,7 @@ def reproduce(
         notebooks: those to run (see `find_notebooks`); all by default.
         run_folder: where to; a new folder under `runs/` by default.
         seeds: training seeds in place of the profile's.
-        backend: "transformers" or "unsloth".
+        backend: "transformers" or "unsloth", in place of the profile's.
         overrides: settings by dotted name, e.g. {"trainer.steps": 3}.
 
     Raises:
@@ -633,18 +627,21 @@ def reproduce(
     if profile.endswith((".yaml", ".yml")):
         profile = str(Path(profile).absolute())
     loaded = load_profile(profile)
-    override(loaded.settings, {**overrides, "policy.backend": backend}, where="overrides")
+    changed = override(loaded.settings, overrides, where="overrides")
+    if backend is not None:
+        changed = override(changed, {"policy.backend": backend}, where="backend")
     chosen_seeds = _check_seeds(loaded.seeds if seeds is None else seeds)
     root = records.project_root()
     if Path(profile).is_absolute():
         profile = records.relative_to_project(profile)  # notebooks run in the project root
     paths = find_notebooks(root / "notebooks", notebooks)
-    settings = {"profile": profile, "seeds": chosen_seeds, "backend": backend, "overrides": overrides}
-    asked = [
-        name
-        for name, given in (("seeds", seeds), ("backend", backend != "transformers"), ("overrides", overrides))
-        if given
-    ]
+    settings = {
+        "profile": profile,
+        "seeds": chosen_seeds,
+        "backend": changed.policy.backend,
+        "overrides": overrides,
+    }
+    asked = [name for name, given in (("seeds", seeds), ("backend", backend), ("overrides", overrides)) if given]
     taken = {path: _declared(path) for path in paths}
     for name in asked:
         if not any(name in declared for declared in taken.values()):
@@ -821,7 +818,7 @@ def _interval_text(value: Mapping[str, float | None], scale: float = 1.0, digits
 
     mean, low, high = (value.get(key) for key in ("mean", "low", "high"))
     if mean is None:
-        return "not recorded"
+        return "not measured"
     text = f"{mean * scale:.{digits}f}"
     if low is None or high is None:
         return text

@@ -91,6 +91,7 @@ class Profile:
     timeout_minutes: float = 60.0
     """Watchdog of one notebook."""
     settings: RunSettings = field(default_factory=RunSettings)
+    """The run itself."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):

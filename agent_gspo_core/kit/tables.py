@@ -38,7 +38,7 @@ def headline_table(headline: Mapping[str, Mapping[str, float | None]]) -> pd.Dat
 
 
 def with_interval(figures: Mapping[str, float | None]) -> str:
-    """ "0.912 [0.885, 0.939]", or the mean alone where one seed has no interval."""
+    """`0.912 [0.885, 0.939]`, or the mean alone where one seed has no interval."""
     mean, low, high = figures["mean"], figures["low"], figures["high"]
     return f"{mean:.3f}" if low is None else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
@@ -63,7 +63,9 @@ def transcripts_table(result: Mapping[str, Any], *, limit: int = 3) -> pd.DataFr
     import pandas as pd
 
     rows = []
-    for before, after in list(zip(result["before"]["transcripts"], result["after"]["transcripts"], strict=True))[:limit]:
+    for before, after in list(zip(result["before"]["transcripts"], result["after"]["transcripts"], strict=True))[
+        :limit
+    ]:
         right = before["answer"]
         for old, new in zip(before["messages"], after["messages"], strict=True):
             rows.append(

@@ -1,0 +1,186 @@
+"""The tiny policy's recipe: the language it teaches, and a few steps of it end to end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fixtures import TINY, build_policy, load_random, tokenizer
+
+import agent_gspo_core.warm_start as module
+from agent_gspo_core.benchmarks.hidden_profile import HiddenProfileSettings, draw_split, note_text, to_problem
+from agent_gspo_core.rollout import Team, TeamSettings
+from agent_gspo_core.scoring import is_correct, read_answer
+from agent_gspo_core.warm_start import (
+    PASS_WORD,
+    SPECIAL_TOKENS,
+    WarmStartSettings,
+    batches,
+    draw_example,
+    draw_recall,
+    encode,
+    main,
+    say_answer,
+    say_note,
+)
+
+SETTINGS = WarmStartSettings()
+FACTS = [draw_split("train", index, 0, HiddenProfileSettings()) for index in range(60)]
+
+
+@pytest.mark.parametrize("form", range(4))
+def test_every_form_of_an_answer_is_read_back_as_right(form):
+    for facts in FACTS:
+        problem = to_problem(facts, "p")
+        said = say_answer(form, facts, frozenset(range(3)), random.Random(0))
+        assert is_correct(read_answer(said, problem), problem), said
+
+
+def test_who_heard_nothing_does_not_know():
+    for facts in FACTS:
+        said = say_answer(0, facts, frozenset(), random.Random(0))
+        assert read_answer(said, to_problem(facts, "p")) is None
+
+
+def test_messages_tell_the_note_or_are_silence():
+    team = Team(TeamSettings())
+    for facts in FACTS:
+        name, count = facts.names[1], str(facts.values[1])
+        forms = [say_note(form, facts, 1, random.Random(0)) for form in range(5)]
+        assert all(name in said and count in said for said in forms[:3])
+        assert note_text(facts, 1) in forms[0]
+        assert len(forms[0]) > len(forms[1]) > len(forms[2])
+        assert [team.is_silent(said) for said in forms] == [False, False, False, True, True]
+    assert TeamSettings().pass_word == PASS_WORD
+
+
+def test_examples_come_from_the_training_split_alone(monkeypatch):
+    splits = Counter()
+    real = module.draw_split
+
+    def watching(split, *rest):
+        splits[split] += 1
+        return real(split, *rest)
+
+    monkeypatch.setattr(module, "draw_split", watching)
+    rng = random.Random(0)
+    for mixed in (True, False):
+        for _ in range(50):
+            draw_example(rng, SETTINGS, mixed=mixed)
+    assert splits.keys() == {"train"}
+
+
+def test_the_habit_is_verbose_and_the_short_forms_are_in_its_support():
+    rng = random.Random(0)
+    examples = [draw_example(rng, SETTINGS, mixed=True) for _ in range(1500)]
+    talk = [e.reply for e in examples if e.chat[0]["content"] != "Judge"]
+    assert len(talk) > 250
+    long = sum(len(said.split()) > 12 for said in talk) / len(talk)
+    assert 0.45 < long < 0.75
+    assert sum(said == "" for said in talk) >= 3
+    assert sum(said == PASS_WORD for said in talk) >= 2
+    assert any(len(said.split()) == 2 for said in talk)
+    judged = [e for e in examples if e.chat[0]["content"] == "Judge"]
+    assert not any("Note:" in e.chat[1]["content"] for e in judged)  # a judge holds no note
+    assert not any(PASS_WORD in e.chat[1]["content"] for e in examples)  # silence is never relayed
+
+
+def test_recall_rows_repeat_what_stands_before():
+    rng = random.Random(1)
+    for _ in range(50):
+        example = draw_recall(rng)
+        shown = set(example.chat[0]["content"].replace("(", " ").replace(")", " ").split())
+        assert set(example.reply.split()) - {"####"} <= shown
+
+
+def test_rows_are_tokenised_as_they_meet_in_a_rollout(random_policy):
+    rng = random.Random(2)
+    for _ in range(40):
+        example = draw_example(rng, SETTINGS, mixed=True)
+        prompt, reply = encode(example, tokenizer())
+        assert tuple(prompt) == random_policy.encode_chat(example.chat)
+        assert reply[-1] in random_policy.end_ids
+        assert not set(reply[:-1]) & random_policy.end_ids
+        assert random_policy.decode(reply) == example.reply
+
+
+def test_only_the_speakers_own_words_are_marked():
+    settings = replace(SETTINGS, batch_rows=12, micro_batch_tokens=400)
+    micro_batches = next(batches(settings, tokenizer(), lambda rng: draw_example(rng, settings, mixed=True), 3))
+    rng = random.Random(3)
+    rows = [encode(draw_example(rng, settings, mixed=True), tokenizer()) for _ in range(12)]
+    found = []
+    assert len(micro_batches) > 1
+    for ids, own in micro_batches:
+        assert ids.numel() <= 400 or len(ids) == 1
+        for row, mark in zip(ids, own, strict=True):
+            reply = row[mark].tolist()
+            start = int(mark.nonzero()[0])
+            found.append((row[:start].tolist(), reply))
+            assert (row[start + len(reply) :] == tokenizer().pad_token_id).all()
+    assert sorted(found) == sorted(rows)
+
+
+def test_the_tokenizer_gives_every_text_back_and_keeps_its_marks_apart():
+    text = " Ben has 17 pens.\nWhy? #### 4 (A) 7 [pass] ünïcode →"
+    ids = tokenizer()(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer().decode(ids) == text
+    assert [tokenizer().convert_tokens_to_ids(mark) for mark in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
+    assert not set(ids) & {0, 1, 2, 3, 4}
+    assert len({tokenizer()(f" {n}", add_special_tokens=False)["input_ids"][0] for n in range(2, 10)}) == 8
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, WarmStartSettings]:
+    """The whole recipe twice, at toy size; the tokenizer, trained once, is the same."""
+    settings = replace(
+        TINY, batch_rows=8, recall_steps=4, concise_steps=20, mixed_steps=16, warmup_steps=4, learning_rate=1e-2
+    )
+    folders = [tmp_path_factory.mktemp("warm") for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "build_tokenizer", lambda _: tokenizer())
+        for folder in folders:
+            module.run(settings, folder)
+    return folders[0], folders[1], settings
+
+
+def test_a_few_steps_teach_something_and_load_as_a_policy(built):
+    folder, _, settings = built
+    record = json.loads((folder / "warm_start.json").read_text())
+    assert record["settings"]["recall_steps"] == settings.recall_steps
+    assert record["curve"][-1]["step"] == 40
+    assert record["curve"][-1]["loss_own"] < 0.9 * math.log(400)
+    assert record["parameters"] == build_policy().parameters
+    assert record["tokens"] > 0
+    policy = load_random(folder)
+    assert policy.context == settings.context
+    assert policy.tokenizer.convert_ids_to_tokens(sorted(policy.end_ids)) == ["<|end|>"]
+    assert policy.pad_id not in policy.end_ids
+
+
+def test_the_recipe_gives_the_same_weights_again(built):
+    first, second = (load_random(folder).state() for folder in built[:2])
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_another_seed_draws_other_rows():
+    rows = [
+        next(batches(replace(SETTINGS, batch_rows=4), tokenizer(), draw_recall, seed))[0][0] for seed in (0, 1, 0)
+    ]
+    assert torch.equal(rows[0], rows[2])
+    assert rows[0].shape != rows[1].shape or not torch.equal(rows[0], rows[1])
+
+
+def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(module, "run", lambda settings, out: seen.append((settings, out)))
+    assert main(["--out", str(tmp_path), "--seed", "3", "--mixed-steps", "7"]) == 0
+    assert seen == [(replace(WarmStartSettings(), seed=3, mixed_steps=7), tmp_path)]
+    assert list(itertools.islice(tmp_path.iterdir(), 1)) == []
