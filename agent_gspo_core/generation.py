@@ -39,7 +39,7 @@ class PreallocatedLayer(DynamicLayer):
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.capacity = capacity
         self.length = 0
 
@@ -52,16 +52,16 @@ class PreallocatedLayer(DynamicLayer):
         self._keys[:, :, self.length : end] = key_states
         self._values[:, :, self.length : end] = value_states
         self.length = end
-        self._show()
-        return self.keys, self.values
+        return self._show()
 
     def _buffer(self, like: Tensor) -> Tensor:
         rows, heads, _, size = like.shape
         return like.new_empty((rows, heads, self.capacity, size))
 
-    def _show(self) -> None:
-        self.keys = self._keys[:, :, : self.length]
-        self.values = self._values[:, :, : self.length]
+    def _show(self) -> tuple[Tensor, Tensor]:
+        keys, values = self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        self.keys, self.values = keys, values
+        return keys, values
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep, drop or repeat rows."""
@@ -213,8 +213,9 @@ def _forward(policy: Policy, ids: Tensor, mask: Tensor, positions: Tensor, cache
 
 
 def _select_rows(cache: Cache, indices: Tensor) -> None:
+    layer: Any  # not every kind of layer declares the method
     for layer in cache.layers:
-        layer.batch_select_indices(indices)  # type: ignore[attr-defined]
+        layer.batch_select_indices(indices)
 
 
 def _uniforms(seeds: Sequence[int], length: int) -> Tensor:

@@ -238,7 +238,7 @@ def load_policy(settings: PolicySettings | None = None) -> Policy:
     Raises:
         FileNotFoundError: the model is not here; the message says how to get it.
         ImportError: a package that this model needs is missing; likewise.
-        ValueError: the model has no chat template, or the tokenizer no end token.
+        ValueError: the model has no chat template, or the tokenizer no end token; a GGUF file that cannot be read.
     """
     settings = settings or PolicySettings()
     location, gguf = _find_model(settings.model)
@@ -299,8 +299,13 @@ def _load_transformers(settings: PolicySettings, location: str, gguf: str | None
         model_options |= {"gguf_file": gguf, "quantization_config": GgufConfig(dequantize=True)}
     try:
         tokenizer = AutoTokenizer.from_pretrained(location, **options)
-        model = AutoModelForCausalLM.from_pretrained(location, **model_options)
+        model: Any = AutoModelForCausalLM.from_pretrained(location, **model_options)
     except (OSError, ValueError, SafetensorError) as error:
+        if gguf is not None:
+            raise ValueError(
+                f"policy {settings.model!r}: {gguf} cannot be read as the GGUF file of a model; is it whole, and of an "
+                f"architecture that transformers reads? Cause: {error}"
+            ) from error
         if Path(location).is_dir():
             raise FileNotFoundError(
                 f"policy {settings.model!r}: {location} does not hold a whole model; it needs config.json, weights and "

@@ -358,7 +358,7 @@ class Trainer:
             loss, metrics, floor = self._loss(micro, normaliser, measure_floor=first)
             if not math.isfinite(loss.item()):
                 raise self._non_finite(f"loss is {loss.item()}", micro)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             parts.append(metrics)
             loss_total += loss.item()
             if floor is not None:

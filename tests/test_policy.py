@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fixtures import build_policy, build_random_model, load_random, tokenizer
@@ -18,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import agent_gspo_core.policy as policy_module
 from agent_gspo_core.logprobs import score
 from agent_gspo_core.policy import Policy, PolicySettings, load_policy
-from agent_gspo_core.warm_start import save
+from agent_gspo_core.warm_start import SPECIAL_TOKENS, save
 
 PACKAGE = Path(policy_module.__file__).parent
 PROMPTS = [(7, 8, 9, 10, 11), (20, 21)]
@@ -222,6 +223,78 @@ def test_folder_with_damaged_weights(folder):
 
 def test_missing_gguf_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no GGUF file at .*model\.gguf"):
+        load_policy(PolicySettings(model=str(tmp_path / "model.gguf")))
+
+
+def write_gguf(path: Path) -> None:
+    """A llama of two layers with the small tokenizer, as llama.cpp would write it."""
+    import gguf
+
+    vocabulary = tokenizer().get_vocab()
+    merges = json.loads(tokenizer().backend_tokenizer.to_str())["model"]["merges"]
+    marks = set(tokenizer().all_special_tokens) | set(SPECIAL_TOKENS)
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(16)
+    writer.add_vocab_size(len(words))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(words)
+    writer.add_token_types([gguf.TokenType.CONTROL if w in marks else gguf.TokenType.NORMAL for w in words])
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(vocabulary["<|end|>"])
+    writer.add_pad_token_id(vocabulary["<|pad|>"])
+    writer.add_bos_token_id(vocabulary["<|system|>"])
+    writer.add_chat_template(tokenizer().chat_template)
+    draw = np.random.default_rng(0)
+    shapes = {"token_embd": (len(words), 32), "output_norm": (32,)}
+    for block in range(2):
+        for name, shape in {
+            "attn_norm": (32,), "ffn_norm": (32,), "attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32),
+            "attn_output": (32, 32), "ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64),
+        }.items():  # fmt: skip
+            shapes[f"blk.{block}.{name}"] = shape
+    for name, shape in shapes.items():
+        values = np.ones(shape) if len(shape) == 1 else draw.normal(size=shape) * 0.2
+        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_loads_trains_and_saves_in_hugging_face_form(random_policy, tmp_path):
+    write_gguf(tmp_path / "small.gguf")
+    policy = load_policy(PolicySettings(model=str(tmp_path / "small.gguf"), device="cpu"))
+    assert policy.context == 128
+    assert random_policy.end_ids <= policy.end_ids
+    chat = [{"role": "user", "content": "How many pens does Ben have?"}]
+    assert policy.encode_chat(chat) == random_policy.encode_chat(chat)
+    logprobs, _ = score(policy, PROMPTS, REPLIES)
+    logprobs.sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.trainable().values())
+    assert len(policy.trainable()) == 2 * 9 + 2
+    again = load_random(policy.save(tmp_path / "whole"))
+    assert torch.allclose(logprobs_of(again), logprobs.detach(), atol=1e-5)
+
+
+def test_an_adapter_on_a_gguf_file_finds_its_base_again(tmp_path):
+    write_gguf(tmp_path / "small.gguf")
+    trained = disturb(load_policy(PolicySettings(model=str(tmp_path / "small.gguf"), device="cpu", train="lora")))
+    loaded = load_random(trained.save(tmp_path / "adapter"), train="lora")
+    assert torch.allclose(logprobs_of(loaded), logprobs_of(trained), atol=1e-6)
+
+
+def test_a_file_that_is_no_gguf(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"half a downl")
+    with pytest.raises(ValueError, match=r"model\.gguf cannot be read as the GGUF file of a model"):
         load_policy(PolicySettings(model=str(tmp_path / "model.gguf")))
 
 
