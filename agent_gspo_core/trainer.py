@@ -494,6 +494,10 @@ class Trainer:
         pace = asdict(self.settings)
         del pace["steps"], pace["checkpoint_every"]
         named = {"trainer": pace, "team": asdict(self.team.settings), "problems": [p.id for p in self.problems]}
+        # What the weights mean and how they round; where they came from, and on which device, does not matter.
+        named["policy"] = {
+            name: getattr(self.policy.settings, name) for name in ("train", "lora_rank", "lora_alpha", "dtype")
+        }
         for name in ("objective", "reward", "budget", "collapse"):
             named[name] = asdict(getattr(self, name))
         return named

@@ -7,11 +7,12 @@ polite messages, whether or not its note is needed), a *repertoire* (medium, sho
 probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
 It never shows which form fits which situation: that is left for the communication reward to teach.
 
-Two stages. The first teaches the skill: a drill in recall: runs of words repeated, and pairs of name and count asked
-for again and again; from transcripts alone a model this small takes far longer to learn to look back; then short,
-uniform transcripts (with a fifth of the drill), every second batch with the language-model loss on whole rows. The
-second gives the habit: the mixture of forms below, with only what an agent itself says trained. Every choice in this
-file is ours.
+Four stages, each with an optimiser and data of its own. "skill": a drill in looking back (runs of words repeated,
+pairs of name and count asked for again and again; from transcripts alone a model this small learns it far more slowly), then
+short, uniform transcripts with a fifth of the drill, every second batch with the language-model loss on whole rows.
+"choosing": a drill in what comes slowest, telling more from fewer and matching a number with its letter. "answering": only
+the marked answer is trained. "habit": the mixture of forms below, all that an agent itself says trained. Every choice
+in this file is ours.
 """
 
 from __future__ import annotations
@@ -105,10 +106,12 @@ class WarmStartSettings:
     answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
     """Chance of a long, medium, short and bare answer in the second stage."""
     recall_steps: int = 500
-    concise_steps: int = 2000
+    concise_steps: int = 2500
     skill_horizon: int = 5100
     """Steps after which the first stage's rate would reach its floor; it ends earlier, at a rate that still moves."""
-    mixed_steps: int = 1200
+    choosing_steps: int = 800
+    answering_steps: int = 600
+    mixed_steps: int = 900
     mixed_learning_rate: float = 1e-3
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
@@ -166,6 +169,8 @@ class Example:
 
     chat: list[dict[str, str]]
     reply: str
+    lead: str = ""
+    """What the speaker has said already; read, not trained."""
 
 
 def _pick(weights: Sequence[float], rng: random.Random) -> int:
@@ -177,16 +182,56 @@ def draw_recall(rng: random.Random) -> Example:
     if rng.random() < 0.5:
         words = rng.choices((*NAMES, *ITEMS, *map(str, range(28))), k=rng.randint(4, 14))
         return Example([{"role": "user", "content": " ".join(words)}], " ".join((words * 10)[: max(28, len(words))]))
-    if rng.random() < 0.3:  # which letter stands before a number
-        numbers = rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS))
-        offered = list(zip(LETTERS, numbers, strict=True))
-        wanted = " ".join(f"{number} #### {letter}" for letter, number in rng.choices(offered, k=6))
-        return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
+    if rng.random() < 0.3:
+        return _draw_options(rng)
     pairs = [(name, rng.randint(SMALLEST_VALUE, LARGEST_VALUE)) for name in rng.sample(NAMES, rng.randint(2, 6))]
     form = rng.choice(("{} {}", "{} has {}"))
     said = [form.format(*pair) for pair in pairs]
     asked = [form.format(*rng.choice(pairs)) for _ in range(14)]
     return Example([{"role": "user", "content": " ".join(said)}], " ".join(asked))
+
+
+def draw_choosing(rng: random.Random) -> Example:
+    """A row of the second drill: which letter stands before a number, or who has more and who has fewer."""
+    if rng.random() < 0.5:
+        return _draw_options(rng)
+    blocks = []
+    for _ in range(5):
+        first, second = rng.sample(NAMES, 2)
+        low, high = sorted(rng.sample(range(SMALLEST_VALUE, LARGEST_VALUE + 1), 2))
+        of = {first: low, second: high} if rng.random() < 0.5 else {first: high, second: low}
+        ends = {"more": max(of, key=lambda name: of[name]), "fewer": min(of, key=lambda name: of[name])}
+        asked = rng.sample(sorted(ends), 2)
+        pairs = ", ".join(f"{name} {value}" for name, value in of.items())
+        blocks.append(f"{pairs} " + " ".join(f"{word} #### {ends[word]}" for word in asked))
+    return Example([{"role": "user", "content": ""}], " ".join(blocks))
+
+
+def _draw_options(rng: random.Random) -> Example:
+    offered = list(zip(LETTERS, rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS)), strict=True))
+    wanted = " ".join(f"{number} #### {letter}" for letter, number in rng.choices(offered, k=6))
+    return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
+
+
+def draw_marked(rng: random.Random, settings: WarmStartSettings) -> Example:
+    """A row that trains only the marked answer: a decider's, or a small puzzle of options or of more and fewer."""
+    kind = rng.random()
+    if kind < 0.15:
+        numbers = rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS))
+        place = rng.randrange(len(LETTERS))
+        offered = " ".join(f"({letter}) {number}" for letter, number in zip(LETTERS, numbers, strict=True))
+        return Example([{"role": "user", "content": offered}], LETTERS[place], lead=f"{numbers[place]} ####")
+    if kind < 0.25:
+        names = rng.sample(NAMES, 2)
+        values = rng.sample(range(SMALLEST_VALUE, LARGEST_VALUE + 1), 2)
+        word, best = rng.choice((("more", max), ("fewer", min)))
+        said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        return Example([{"role": "user", "content": word}], names[values.index(best(values))], lead=f"{said} ####")
+    while True:
+        example = draw_example(rng, settings, mixed=False)
+        lead, mark, answer = example.reply.rpartition("####")
+        if mark:
+            return Example(example.chat, answer.strip(), lead=lead + mark)
 
 
 def draw_example(rng: random.Random, settings: WarmStartSettings, *, mixed: bool) -> Example:
@@ -286,7 +331,8 @@ def build_model(settings: WarmStartSettings, vocabulary: int, tokenizer: Any) ->
 def encode(example: Example, tokenizer: Any) -> tuple[list[int], list[int]]:
     """Prompt ids and reply ids (end token included), as they meet in a rollout."""
     prompt = tokenizer.apply_chat_template(example.chat, add_generation_prompt=True, tokenize=False)
-    reply = (" " + example.reply if example.reply else "") + SPECIAL_TOKENS[-1]
+    prompt += f" {example.lead}" if example.lead else ""
+    reply = (f" {example.reply}" if example.reply else "") + SPECIAL_TOKENS[-1]
     ids: list[list[int]] = tokenizer([prompt, reply], add_special_tokens=False)["input_ids"]
     return ids[0], ids[1]
 
@@ -354,6 +400,26 @@ def skill_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     return _Stage("skill", source, steps, settings.skill_horizon, settings.learning_rate, whole_rows=True)
 
 
+def choosing_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """More drill where the first stage is slowest: matching a number with its letter, telling more from fewer."""
+    drawn = batches(
+        settings,
+        tokenizer,
+        lambda rng: draw_choosing(rng) if rng.random() < 0.6 else draw_example(rng, settings, mixed=False),
+        settings.seed + 3,
+    )
+    return _Stage(
+        "choosing", drawn, settings.choosing_steps, settings.choosing_steps, settings.learning_rate, whole_rows=False
+    )
+
+
+def answering_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """Only the answer behind the mark: the few tokens that decide get all of the gradient."""
+    marked = batches(settings, tokenizer, lambda rng: draw_marked(rng, settings), settings.seed + 4)
+    steps = settings.answering_steps
+    return _Stage("answering", marked, steps, steps, settings.mixed_learning_rate, whole_rows=False)
+
+
 def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     """The mixture of forms: verbose by habit, the others at low probability."""
     mixed = batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2)
@@ -393,11 +459,12 @@ def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage
     return curve
 
 
-def run(settings: WarmStartSettings, out: Path, skilled: Path | None = None) -> dict[str, Any]:
+def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> dict[str, Any]:
     """Build tokenizer and weights and write them, with the record of the run, to `out`.
 
-    `skilled` names the folder of an earlier run whose first stage is taken over (`out`/skill): with the same settings
-    the outcome is the same, since each stage draws its data and makes its optimiser anew.
+    Every stage leaves its weights in a folder of its name. `start` names such a folder: the stages up to it are taken
+    over, and with the same settings the outcome is the same, since each stage draws its data and makes its optimiser
+    anew.
     """
     from transformers import AutoModelForCausalLM
 
@@ -405,13 +472,18 @@ def run(settings: WarmStartSettings, out: Path, skilled: Path | None = None) -> 
     started = time.monotonic()
     tokenizer = build_tokenizer(settings)
     curve: list[dict[str, float | str]] = []
-    if skilled is None:
+    stages = [make(settings, tokenizer) for make in (skill_stage, choosing_stage, answering_stage, habit_stage)]
+    names = [stage.name for stage in stages]
+    if start is None:
         model = build_model(settings, len(tokenizer), tokenizer)
-        curve += train(settings, model, tokenizer, skill_stage(settings, tokenizer))
-        save(model, tokenizer, out / "skill")
+    elif start.name not in names:
+        raise ValueError(f"warm start: {start} is no stage's folder; expected one of {', '.join(names)}")
     else:
-        model = AutoModelForCausalLM.from_pretrained(skilled, dtype=torch.float32)
-    curve += train(settings, model, tokenizer, habit_stage(settings, tokenizer))
+        model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+        stages = stages[names.index(start.name) + 1 :]
+    for stage in stages:
+        curve += train(settings, model, tokenizer, stage)
+        save(model, tokenizer, out / stage.name)
     save(model, tokenizer, out)
     record = {
         "settings": asdict(settings),
@@ -439,13 +511,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=defaults.threads)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--recall-steps", type=int, default=defaults.recall_steps)
-    parser.add_argument("--skilled", type=Path, help="folder with an earlier run's first stage, to repeat the second")
+    parser.add_argument("--start", type=Path, help="folder of an earlier run's stage, to repeat only what follows it")
     parser.add_argument("--concise-steps", type=int, default=defaults.concise_steps)
     parser.add_argument("--mixed-steps", type=int, default=defaults.mixed_steps)
     parsed = vars(parser.parse_args(arguments))
-    out, skilled = parsed.pop("out"), parsed.pop("skilled")
+    out, start = parsed.pop("out"), parsed.pop("start")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    run(WarmStartSettings(**parsed), out, skilled)
+    run(WarmStartSettings(**parsed), out, start)
     return 0
 
 

@@ -256,7 +256,7 @@ def test_finished_rows_leave_the_decode_batch(random_policy, monkeypatch):
     forward = random_policy.model.forward
 
     def counting(*args, **kwargs):
-        widths.append(kwargs["input_ids"].shape[0])
+        widths.append(kwargs["attention_mask"].shape[0])
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(random_policy.model, "forward", counting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from agent_gspo_core.episode import Problem
@@ -52,7 +54,7 @@ def test_instruct_chat_explains_the_game_once():
 def test_who_answers_is_told_the_agreed_form_and_no_pass_word(kind, form):
     problem = Problem("p", "What?", "A", kind=kind, choices=("x", "y") if kind == "choice" else ())
     chat = build_chat(problem, style="instruct", name="Judge", heard=[], answering=True, pass_word="[pass]")
-    assert f"#### followed by {form}" in chat[0]["content"]
+    assert re.search(rf"####.{{0,20}} {form}\b", chat[0]["content"])
     assert "[pass]" not in chat[0]["content"]
 
 

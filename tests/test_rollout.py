@@ -143,7 +143,7 @@ def test_ids_and_logprobs_are_carried_as_sampled_and_never_tokenised_again_trl_5
 
 
 def test_a_row_is_what_its_own_speaker_sampled_unsloth_5673(random_policy):
-    """Scoring a message's ids after its own prompt gives the sampler's log-probabilities: nobody else's words are in."""
+    """A message's ids scored after its own prompt give the sampler's log-probabilities: nobody else's words are in."""
     episodes = sample_episodes(random_policy, team(rounds=2, topology="chain"), problems(2), members=3)
     messages = [m for e in episodes for m in e.messages]
     with torch.no_grad():

@@ -441,13 +441,14 @@ def test_resume_without_a_checkpoint(tmp_path):
         ({"budget": BudgetSettings(episode_tokens=9.0)}, "budget"),
         ({"collapse": CollapseSettings(window=7)}, "collapse"),
         ({"problems": problems(6)}, "problems"),
+        ({"lora_alpha": 8}, "policy"),  # same names and shapes, other weights
     ],
 )
 def test_resume_under_other_settings_is_refused_by_name(tmp_path, change, named):
-    trainer = make(tmp_path)
-    trainer.save()
+    make(tmp_path).save()
+    policy = build_policy(lora_alpha=change.pop("lora_alpha", 32))
     with pytest.raises(ValueError, match=rf"written with other settings; they differ in {named}\."):
-        make(tmp_path, **change).resume()
+        make(tmp_path, policy, **change).resume()
 
 
 def test_more_steps_are_no_other_settings(tmp_path):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from agent_gspo_core.warm_start import (
     SPECIAL_TOKENS,
     WarmStartSettings,
     batches,
+    draw_choosing,
     draw_example,
     draw_recall,
     encode,
@@ -100,6 +101,19 @@ def test_recall_rows_repeat_what_stands_before():
         assert set(example.reply.split()) - {"####"} <= shown
 
 
+def test_what_the_choosing_drill_says_is_true():
+    rng = random.Random(1)
+    for _ in range(60):
+        example = draw_choosing(rng)
+        for letter, number in re.findall(r"\((\w)\) (\d+)", example.chat[0]["content"]):
+            assert set(re.findall(rf"\b{number} #### (\w)", example.reply)) <= {letter}
+        for pairs, more, fewer in re.findall(
+            r"(\w+ \d, \w+ \d)(?= .*?more #### (\w+))(?= .*?fewer #### (\w+))", example.reply
+        ):
+            counts = {name: int(value) for name, value in (pair.split() for pair in pairs.split(", "))}
+            assert counts[more] > counts[fewer]
+
+
 def test_rows_are_tokenised_as_they_meet_in_a_rollout(random_policy):
     rng = random.Random(2)
     for _ in range(40):
@@ -137,37 +151,56 @@ def test_the_tokenizer_gives_every_text_back_and_keeps_its_marks_apart():
     assert len({tokenizer()(f" {n}", add_special_tokens=False)["input_ids"][0] for n in range(2, 10)}) == 8
 
 
+TOY = replace(
+    TINY,
+    batch_rows=8,
+    recall_steps=3,
+    concise_steps=9,
+    skill_horizon=12,
+    choosing_steps=6,
+    mixed_steps=12,
+    warmup_steps=3,
+    learning_rate=1e-2,
+    mixed_learning_rate=1e-2,
+)
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, WarmStartSettings]:
-    """The whole recipe twice, at toy size; the tokenizer, trained once, is the same."""
-    settings = replace(
-        TINY, batch_rows=8, recall_steps=4, concise_steps=20, mixed_steps=16, warmup_steps=4, learning_rate=1e-2
-    )
-    folders = [tmp_path_factory.mktemp("warm") for _ in range(2)]
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The whole recipe at toy size, and its last stage once more; the tokenizer, trained once, is the same."""
+    whole, resumed = (tmp_path_factory.mktemp("warm") for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "build_tokenizer", lambda _: tokenizer())
-        for folder in folders:
-            module.run(settings, folder)
-    return folders[0], folders[1], settings
+        module.run(TOY, whole)
+        module.run(TOY, resumed, whole / "choosing")
+    return whole, resumed
 
 
 def test_a_few_steps_teach_something_and_load_as_a_policy(built):
-    folder, _, settings = built
-    record = json.loads((folder / "warm_start.json").read_text())
-    assert record["settings"]["recall_steps"] == settings.recall_steps
-    assert record["curve"][-1]["step"] == 40
-    assert record["curve"][-1]["loss_own"] < 0.9 * math.log(400)
+    record = json.loads((built[0] / "warm_start.json").read_text())
+    assert record["settings"]["recall_steps"] == TOY.recall_steps
     assert record["parameters"] == build_policy().parameters
-    assert record["tokens"] > 0
-    policy = load_random(folder)
-    assert policy.context == settings.context
+    first, last = record["curve"][0], record["curve"][-1]
+    assert (first["stage"], first["step"]) == ("skill", 12)
+    assert (last["stage"], last["step"]) == ("habit", 12)
+    assert last["loss_own"] < 0.9 * math.log(TOY.vocabulary)  # an untaught one has all of it
+    policy = load_random(built[0])
+    assert policy.context == TOY.context
     assert policy.tokenizer.convert_ids_to_tokens(sorted(policy.end_ids)) == ["<|end|>"]
     assert policy.pad_id not in policy.end_ids
 
 
-def test_the_recipe_gives_the_same_weights_again(built):
-    first, second = (load_random(folder).state() for folder in built[:2])
+def test_the_recipe_goes_on_from_a_stage_to_the_same_weights(built):
+    first, second = (load_random(folder).state() for folder in built)
     assert all(torch.equal(first[name], second[name]) for name in first)
+    earlier = load_random(built[0] / "choosing").state()
+    assert any(not torch.equal(first[name], earlier[name]) for name in first)
+
+
+def test_a_start_that_is_no_stage_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "build_tokenizer", lambda _: tokenizer())
+    with pytest.raises(ValueError, match=r"somewhere is no stage's folder; expected one of skill, choosing, habit"):
+        module.run(TOY, tmp_path, tmp_path / "somewhere")
 
 
 def test_another_seed_draws_other_rows():
@@ -180,7 +213,6 @@ def test_another_seed_draws_other_rows():
 
 def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr(module, "run", lambda settings, out: seen.append((settings, out)))
-    assert main(["--out", str(tmp_path), "--seed", "3", "--mixed-steps", "7"]) == 0
-    assert seen == [(replace(WarmStartSettings(), seed=3, mixed_steps=7), tmp_path)]
-    assert list(itertools.islice(tmp_path.iterdir(), 1)) == []
+    monkeypatch.setattr(module, "run", lambda *given: seen.append(given))
+    assert main(["--out", str(tmp_path), "--seed", "3", "--mixed-steps", "7", "--start", "x/skill"]) == 0
+    assert seen == [(replace(WarmStartSettings(), seed=3, mixed_steps=7), tmp_path, Path("x/skill"))]
