@@ -291,9 +291,7 @@ def _check(team: Team, problems: Sequence[Problem], members: int) -> None:
             )
 
 
-def _speak(
-    policy: Policy, team: Team, talks: Sequence[_Talk], turn: Turn, settings: SamplingSettings
-) -> list[_Talk]:
+def _speak(policy: Policy, team: Team, talks: Sequence[_Talk], turn: Turn, settings: SamplingSettings) -> list[_Talk]:
     """One turn of every talk, sampled in one batch (in slices of `batch_rows`)."""
     answering = team.answering(turn)
     cap = team.settings.answer_tokens if answering else team.settings.message_tokens
@@ -315,9 +313,7 @@ def _speak(
             prompts.append(prompt)
             ears.append(heard)
             seeds.append(
-                derive_seed(
-                    settings.seed, settings.step, talk.problem.id, talk.member, talk.branch, agent, turn.round
-                )
+                derive_seed(settings.seed, settings.step, talk.problem.id, talk.member, talk.branch, agent, turn.round)
             )
     replies: list[Completion] = []
     for start in range(0, len(prompts), settings.batch_rows):

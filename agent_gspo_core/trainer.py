@@ -384,9 +384,7 @@ class Trainer:
         reference = None
         if self.objective.kl_coefficient > 0:
             with torch.no_grad(), self.policy.reference():
-                reference, _ = score(
-                    self.policy, micro.prompts, micro.replies, temperature=self.settings.temperature
-                )
+                reference, _ = score(self.policy, micro.prompts, micro.replies, temperature=self.settings.temperature)
         loss, metrics = policy_loss(
             self.objective,
             logprobs,

@@ -7,12 +7,18 @@ polite messages, whether or not its note is needed), a *repertoire* (medium, sho
 probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
 It never shows which form fits which situation: that is left for the communication reward to teach.
 
-Four stages, each with an optimiser and data of its own. "skill": a drill in looking back (runs of words repeated,
-pairs of name and count asked for again and again; from transcripts alone a model this small learns it far more slowly), then
-short, uniform transcripts with a fifth of the drill, every second batch with the language-model loss on whole rows.
-"choosing": a drill in what comes slowest, telling more from fewer and matching a number with its letter. "answering": only
-the marked answer is trained. "habit": the mixture of forms below, all that an agent itself says trained. Every choice
-in this file is ours.
+Stages, each with an optimiser and data of its own (a rebuild is one command; each was added where the one before left a
+skill at chance):
+
+    skill      looking back (runs of words repeated, pairs of name and count asked for again and again: from transcripts
+               alone a model this small learns it far more slowly), then short, uniform transcripts; every second batch
+               with the language-model loss on whole rows
+    choosing   a drill in telling more from fewer and in matching a number with its letter
+    answering  only the marked answer is trained, so that the few tokens that decide get all of the gradient
+    choice     the same, mostly for the families in which the answer is chosen; twice
+    habit      the mixture of forms below, all that an agent itself says trained
+
+Every choice in this file is ours.
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agent_gspo_core.benchmarks.hidden_profile import (
+    FAMILIES,
     ITEMS,
     LARGEST_VALUE,
     LETTERS,
@@ -111,7 +118,8 @@ class WarmStartSettings:
     """Steps after which the first stage's rate would reach its floor; it ends earlier, at a rate that still moves."""
     choosing_steps: int = 800
     answering_steps: int = 600
-    mixed_steps: int = 900
+    choice_steps: int = 500
+    mixed_steps: int = 700
     mixed_learning_rate: float = 1e-3
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
@@ -213,31 +221,40 @@ def _draw_options(rng: random.Random) -> Example:
     return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
 
 
-def draw_marked(rng: random.Random, settings: WarmStartSettings) -> Example:
-    """A row that trains only the marked answer: a decider's, or a small puzzle of options or of more and fewer."""
+def draw_marked(rng: random.Random, settings: WarmStartSettings, families: tuple[str, ...] = FAMILIES) -> Example:
+    """A row that trains only the marked answer: a decider's, or a small puzzle of options or of who has more."""
     kind = rng.random()
-    if kind < 0.15:
+    if kind < 0.3:
         numbers = rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS))
         place = rng.randrange(len(LETTERS))
         offered = " ".join(f"({letter}) {number}" for letter, number in zip(LETTERS, numbers, strict=True))
         return Example([{"role": "user", "content": offered}], LETTERS[place], lead=f"{numbers[place]} ####")
-    if kind < 0.25:
+    if kind < 0.5:
         names = rng.sample(NAMES, 2)
         values = rng.sample(range(SMALLEST_VALUE, LARGEST_VALUE + 1), 2)
-        word, best = rng.choice((("more", max), ("fewer", min)))
         said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
-        return Example([{"role": "user", "content": word}], names[values.index(best(values))], lead=f"{said} ####")
+        return Example([{"role": "user", "content": "more"}], names[values.index(max(values))], lead=f"{said} ####")
     while True:
-        example = draw_example(rng, settings, mixed=False)
+        example = draw_example(rng, settings, mixed=False, families=families)
+        if len(example.reply) > 40:  # in the longer forms the answer only repeats what was decided before the mark
+            continue
         lead, mark, answer = example.reply.rpartition("####")
         if mark:
             return Example(example.chat, answer.strip(), lead=lead + mark)
 
 
-def draw_example(rng: random.Random, settings: WarmStartSettings, *, mixed: bool) -> Example:
+def draw_example(
+    rng: random.Random,
+    settings: WarmStartSettings,
+    *,
+    mixed: bool,
+    ask_fewer: float = 0.0,
+    families: tuple[str, ...] = FAMILIES,
+) -> Example:
     """One row of short transcripts (`mixed=False`) or of the mixture."""
     agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
-    facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, HiddenProfileSettings(agents=agents))
+    drawn = HiddenProfileSettings(agents=agents, ask_fewer=ask_fewer, families=families)
+    facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, drawn)
     problem = to_problem(facts, "warm-start")
     # The first stage asks for the uniform short message; its decider still learns all four forms.
     habit = settings.message_habit if mixed else (0.0, 0.1, 0.9, 0.0, 0.0)
@@ -263,7 +280,7 @@ def draw_example(rng: random.Random, settings: WarmStartSettings, *, mixed: bool
 
 
 def _concise(rng: random.Random, settings: WarmStartSettings) -> Example:
-    return draw_recall(rng) if rng.random() < 0.2 else draw_example(rng, settings, mixed=False)
+    return draw_recall(rng) if rng.random() < 0.2 else draw_example(rng, settings, mixed=False, ask_fewer=0.5)
 
 
 def build_tokenizer(settings: WarmStartSettings) -> Any:
@@ -289,7 +306,7 @@ def build_tokenizer(settings: WarmStartSettings) -> Any:
     )
     corpus = []
     for _ in range(6000):
-        example = draw_example(rng, settings, mixed=True)
+        example = draw_example(rng, settings, mixed=True, ask_fewer=0.5)
         corpus.append("\n".join([*(" " + turn["content"] for turn in example.chat), " " + example.reply]))
     corpus += [f" {number} {number}" for number in range(100) for _ in range(200)]
     tokenizer.train_from_iterator(corpus, trainer)
@@ -405,7 +422,9 @@ def choosing_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     drawn = batches(
         settings,
         tokenizer,
-        lambda rng: draw_choosing(rng) if rng.random() < 0.6 else draw_example(rng, settings, mixed=False),
+        lambda rng: (
+            draw_choosing(rng) if rng.random() < 0.6 else draw_example(rng, settings, mixed=False, ask_fewer=0.5)
+        ),
         settings.seed + 3,
     )
     return _Stage(
@@ -417,7 +436,19 @@ def answering_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     """Only the answer behind the mark: the few tokens that decide get all of the gradient."""
     marked = batches(settings, tokenizer, lambda rng: draw_marked(rng, settings), settings.seed + 4)
     steps = settings.answering_steps
-    return _Stage("answering", marked, steps, steps, settings.mixed_learning_rate, whole_rows=False)
+    return _Stage("answering", marked, steps, 2 * steps, settings.mixed_learning_rate, whole_rows=False)
+
+
+def choice_stage(settings: WarmStartSettings, tokenizer: Any, turn: int) -> _Stage:
+    """The same with two rows in three from the families in which the answer is chosen, not counted."""
+    marked = batches(
+        settings,
+        tokenizer,
+        lambda rng: draw_marked(rng, settings, ("choice", "choice", "comparison") if rng.random() < 0.67 else FAMILIES),
+        settings.seed + 5 + turn,
+    )
+    steps = settings.choice_steps
+    return _Stage(f"choice-{turn}", marked, steps, 2 * steps, settings.mixed_learning_rate, whole_rows=False)
 
 
 def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
@@ -472,7 +503,14 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
     started = time.monotonic()
     tokenizer = build_tokenizer(settings)
     curve: list[dict[str, float | str]] = []
-    stages = [make(settings, tokenizer) for make in (skill_stage, choosing_stage, answering_stage, habit_stage)]
+    stages = [
+        skill_stage(settings, tokenizer),
+        choosing_stage(settings, tokenizer),
+        answering_stage(settings, tokenizer),
+        choice_stage(settings, tokenizer, 0),  # twice, each time from a full rate
+        choice_stage(settings, tokenizer, 1),
+        habit_stage(settings, tokenizer),
+    ]
     names = [stage.name for stage in stages]
     if start is None:
         model = build_model(settings, len(tokenizer), tokenizer)

@@ -81,6 +81,26 @@ def test_sliding_window_models_keep_the_librarys_own_cache():
     assert [r.token_ids for r in replies] == [reference(policy, prompt, 12) for prompt in prompts]
 
 
+def test_absolute_positions_count_from_the_first_real_token():
+    """GPT-2 notices padding that is counted as positions; rotary models do not."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=60, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5, bos_token_id=1,
+        eos_token_id=1,
+    )  # fmt: skip
+    policy = replace(build_policy(), model=GPT2LMHeadModel(config).eval(), end_ids=frozenset({1}), context=64)
+    prompts = [(5, 6, 7, 8, 9, 10, 11, 12, 13), (20, 21), (30, 31, 32, 33, 34)]
+    replies = greedy(policy, prompts, 12)
+    assert [r.token_ids for r in replies] == [reference(policy, prompt, 12) for prompt in prompts]
+    with torch.no_grad():
+        together, _ = score(policy, prompts, [r.token_ids for r in replies])
+        for i, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
+            alone, _ = score(policy, [prompt], [reply.token_ids])
+            assert torch.allclose(together[i, : len(reply.token_ids)], alone[0], atol=1e-5)
+
+
 def test_preallocated_cache_returns_what_was_written_and_drops_rows():
     layer = PreallocatedLayer(capacity=5)
     first, second = torch.randn(2, 3, 1, 2, 4).unbind(0), torch.randn(2, 3, 1, 1, 4).unbind(0)

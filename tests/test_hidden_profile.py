@@ -50,7 +50,7 @@ def solve(problem: Problem) -> tuple[str, set[int]]:
 
 @pytest.mark.parametrize("agents", [2, 3, 5])
 def test_answers_and_need_follow_from_the_words(agents):
-    problems = load("train", limit=300, seed=3, settings=HiddenProfileSettings(agents=agents))
+    problems = load("train", limit=300, seed=3, settings=HiddenProfileSettings(agents=agents, ask_fewer=0.5))
     for problem in problems:
         answer, needed = solve(problem)
         assert problem.answer == answer
@@ -62,6 +62,12 @@ def test_answers_and_need_follow_from_the_words(agents):
     assert {len(p.needed) for p in problems} == set(range(1, min(agents, 3) + 1))
     assert sum("fewer" in p.question for p in problems) > 20
     assert sum("more" in p.question for p in problems) > 20
+
+
+def test_by_default_comparisons_ask_who_has_more():
+    assert not any("fewer" in p.question for p in load("train", limit=300))
+    with pytest.raises(ValueError, match="ask_fewer"):
+        HiddenProfileSettings(ask_fewer=1.5)
 
 
 def test_not_everybody_is_needed_so_silence_can_be_right():

@@ -376,9 +376,7 @@ def test_settings_are_checked(change, message):
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """As if `package` were not installed."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
 
 
 # --- the rooms of the house

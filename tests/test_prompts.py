@@ -28,9 +28,12 @@ def test_compact_chat_is_name_question_note_and_what_was_heard_in_that_order():
 def test_compact_chat_names_neither_pass_word_nor_instruction():
     """The tiny policy was warmed up on this language and on no other."""
     plain = build_chat(SUM, style="compact", name="Judge", heard=HEARD)
-    assert build_chat(
-        SUM, style="compact", name="Judge", heard=HEARD, answering=True, instruction="Be kind.", pass_word="[pass]"
-    ) == plain
+    assert (
+        build_chat(
+            SUM, style="compact", name="Judge", heard=HEARD, answering=True, instruction="Be kind.", pass_word="[pass]"
+        )
+        == plain
+    )
 
 
 def test_instruct_chat_explains_the_game_once():
@@ -48,9 +51,7 @@ def test_instruct_chat_explains_the_game_once():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"), [("number", "the number"), ("choice", "the letter"), ("text", "the answer")]
-)
+@pytest.mark.parametrize(("kind", "form"), [("number", "the number"), ("choice", "the letter"), ("text", "the answer")])
 def test_who_answers_is_told_the_agreed_form_and_no_pass_word(kind, form):
     problem = Problem("p", "What?", "A", kind=kind, choices=("x", "y") if kind == "choice" else ())
     chat = build_chat(problem, style="instruct", name="Judge", heard=[], answering=True, pass_word="[pass]")

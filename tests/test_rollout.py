@@ -351,9 +351,7 @@ def test_every_row_of_a_rollout_has_a_seed_of_its_own(monkeypatch, random_policy
 
 def test_same_settings_same_episodes_and_any_other_seed_or_step_others(random_policy):
     def said(**settings: int) -> list[tuple[int, ...]]:
-        episodes = sample_episodes(
-            random_policy, team(), problems(2), members=2, settings=SamplingSettings(**settings)
-        )
+        episodes = sample_episodes(random_policy, team(), problems(2), members=2, settings=SamplingSettings(**settings))
         return [m.token_ids for e in episodes for m in e.messages]
 
     assert said(seed=1, step=1) == said(seed=1, step=1)
@@ -364,9 +362,7 @@ def test_same_settings_same_episodes_and_any_other_seed_or_step_others(random_po
 def test_an_episode_does_not_depend_on_the_other_problems(random_policy):
     some = sample_episodes(random_policy, team(), problems(3), members=2)
     alone = sample_episodes(random_policy, team(), problems(3)[1:2], members=2)
-    assert [[m.token_ids for m in e.messages] for e in alone] == [
-        [m.token_ids for m in e.messages] for e in some[2:4]
-    ]
+    assert [[m.token_ids for m in e.messages] for e in alone] == [[m.token_ids for m in e.messages] for e in some[2:4]]
 
 
 def test_slices_of_the_batch_change_nothing(random_policy):

@@ -345,9 +345,7 @@ def test_answers_that_cannot_be_scored_have_advantage_zero_and_are_counted(tmp_p
 
 def test_a_batch_without_any_scorable_answer_is_survived(tmp_path, monkeypatch):
     real = module.sample_episodes
-    monkeypatch.setattr(
-        module, "sample_episodes", lambda *a, **k: [replace(e, correct=None) for e in real(*a, **k)]
-    )
+    monkeypatch.setattr(module, "sample_episodes", lambda *a, **k: [replace(e, correct=None) for e in real(*a, **k)])
     trainer = make(tmp_path)
     before = weights(trainer.policy)
     trainer.run(1)
@@ -601,14 +599,14 @@ def falling_silent(real: Any, since: int) -> Any:
 
 
 def test_harmful_silence_stops_the_run_and_names_the_last_good_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "sample_episodes", falling_silent(module.sample_episodes, since=3))
-    trainer = make(tmp_path, steps=20, checkpoint_every=2, collapse=CollapseSettings(window=2))
-    with pytest.raises(CollapseError, match=r"collapse into silence at step 3.*last good checkpoint is") as stop:
+    monkeypatch.setattr(module, "sample_episodes", falling_silent(module.sample_episodes, since=4))
+    trainer = make(tmp_path, steps=20, checkpoint_every=1, collapse=CollapseSettings(window=2))
+    with pytest.raises(CollapseError, match=r"collapse into silence at step 4.*last good checkpoint is") as stop:
         trainer.run(progress=False)
-    # Step 2 was sampled by a good policy; that policy is the one after two steps.
-    assert stop.value.last_good == 2
-    assert str(tmp_path / "checkpoints" / "step-000002.pt") in str(stop.value)
-    assert (tmp_path / "checkpoints" / "step-000002.pt").is_file()
+    # Step 3 was sampled by a good policy: the one after three steps. The one after four fell silent.
+    assert stop.value.last_good == 3
+    assert trainer.latest_checkpoint() == tmp_path / "checkpoints" / "step-000004.pt"
+    assert str(tmp_path / "checkpoints" / "step-000003.pt") in str(stop.value)
     assert records(tmp_path)[-1]["step"] == stop.value.step  # the step that rang is on record
 
 

@@ -27,6 +27,7 @@ LORA = PolicySettings(train="lora", lora_rank=4, lora_alpha=8, device="cpu")
 def pair() -> tuple[Policy, Policy]:
     """The tiny policy with fresh adapters, through transformers and through Unsloth."""
     import unsloth  # noqa: F401  # missing: an error, so that a broken environment cannot pass
+
     return load_policy(LORA), load_policy(replace(LORA, backend="unsloth"))
 
 
@@ -57,6 +58,7 @@ def test_sampling_says_the_same_words(pair: tuple[Policy, Policy]) -> None:
 
 def test_one_gspo_step_moves_the_adapter_the_same_way(tmp_path: Path) -> None:
     import unsloth  # noqa: F401  # missing: an error, so that a broken environment cannot pass
+
     moved = {}
     for backend in ("transformers", "unsloth"):
         policy = load_policy(replace(LORA, backend=backend))  # type: ignore[arg-type]
@@ -79,7 +81,9 @@ def test_one_gspo_step_moves_the_adapter_the_same_way(tmp_path: Path) -> None:
     assert cosine > 0.999
 
 
-def test_an_adapter_saved_by_unsloth_loads_on_the_transformers_path(pair: tuple[Policy, Policy], tmp_path: Path) -> None:
+def test_an_adapter_saved_by_unsloth_loads_on_the_transformers_path(
+    pair: tuple[Policy, Policy], tmp_path: Path
+) -> None:
     plain, fast = pair
     prompts, replies = rows(plain)
     with torch.no_grad():
@@ -94,6 +98,7 @@ def test_an_adapter_saved_by_unsloth_loads_on_the_transformers_path(pair: tuple[
 
 def test_notebook_02_runs_in_smoke_size_with_unsloth(tmp_path: Path) -> None:
     import unsloth  # noqa: F401  # missing: an error, so that a broken environment cannot pass
+
     from agent_gspo_core.kit.runner import reproduce
 
     report = reproduce("smoke", notebooks=["02"], run_folder=tmp_path / "run", backend="unsloth")

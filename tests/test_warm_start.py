@@ -25,6 +25,7 @@ from agent_gspo_core.warm_start import (
     batches,
     draw_choosing,
     draw_example,
+    draw_marked,
     draw_recall,
     encode,
     main,
@@ -114,6 +115,19 @@ def test_what_the_choosing_drill_says_is_true():
             assert counts[more] > counts[fewer]
 
 
+def test_marked_rows_train_only_the_right_answer():
+    rng = random.Random(1)
+    for _ in range(60):
+        example = draw_marked(rng, SETTINGS)
+        assert example.lead.endswith("####")
+        prompt, reply = encode(example, tokenizer())
+        assert tokenizer().decode(prompt).endswith("####")
+        assert tokenizer().decode(reply) == f" {example.reply}<|end|>"
+        if example.chat[-1]["content"] == "more":
+            counts = dict(pair.split() for pair in example.lead.removesuffix(" ####").split(", "))
+            assert counts[example.reply] == max(counts.values())
+
+
 def test_rows_are_tokenised_as_they_meet_in_a_rollout(random_policy):
     rng = random.Random(2)
     for _ in range(40):
@@ -158,6 +172,8 @@ TOY = replace(
     concise_steps=9,
     skill_horizon=12,
     choosing_steps=6,
+    answering_steps=4,
+    choice_steps=3,
     mixed_steps=12,
     warmup_steps=3,
     learning_rate=1e-2,
@@ -199,14 +215,15 @@ def test_the_recipe_goes_on_from_a_stage_to_the_same_weights(built):
 
 def test_a_start_that_is_no_stage_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "build_tokenizer", lambda _: tokenizer())
-    with pytest.raises(ValueError, match=r"somewhere is no stage's folder; expected one of skill, choosing, habit"):
+    with pytest.raises(
+        ValueError,
+        match=r"somewhere is no stage's folder; expected one of skill, choosing, answering, choice-0, choice-1, habit",
+    ):
         module.run(TOY, tmp_path, tmp_path / "somewhere")
 
 
 def test_another_seed_draws_other_rows():
-    rows = [
-        next(batches(replace(SETTINGS, batch_rows=4), tokenizer(), draw_recall, seed))[0][0] for seed in (0, 1, 0)
-    ]
+    rows = [next(batches(replace(SETTINGS, batch_rows=4), tokenizer(), draw_recall, seed))[0][0] for seed in (0, 1, 0)]
     assert torch.equal(rows[0], rows[2])
     assert rows[0].shape != rows[1].shape or not torch.equal(rows[0], rows[1])
 

@@ -43,6 +43,8 @@ class HiddenProfileSettings:
     """Families drawn from with equal chance."""
     most_needed: int = 3
     """Largest number of notes that a sum asks for; capped by `agents`."""
+    ask_fewer: float = 0.0
+    """Share of comparisons that ask who has fewer. A harder family: the policy that ships has not mastered it."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.agents <= len(NAMES):
@@ -50,6 +52,8 @@ class HiddenProfileSettings:
         unknown = [family for family in self.families if family not in FAMILIES]
         if unknown or not self.families:
             raise ValueError(f"hidden profile: unknown families {unknown}; choose from {', '.join(FAMILIES)}")
+        if not 0 <= self.ask_fewer <= 1:
+            raise ValueError(f"hidden profile: ask_fewer is a share between 0 and 1, got {self.ask_fewer}")
         if self.most_needed < 1:
             raise ValueError(f"hidden profile: most_needed must be at least 1, got {self.most_needed}")
 
@@ -102,7 +106,7 @@ def draw_facts(rng: random.Random, settings: HiddenProfileSettings) -> Facts:
         if values[second] == values[first]:
             moved = values[second] + 1 if values[second] < LARGEST_VALUE else SMALLEST_VALUE
             values = tuple(moved if agent == second else value for agent, value in enumerate(values))
-        return Facts(family, item, names, values, (first, second), fewer=rng.random() < 0.5)
+        return Facts(family, item, names, values, (first, second), fewer=rng.random() < settings.ask_fewer)
     most = min(settings.most_needed, settings.agents, 3 if family == "sum" else 2)
     asked = tuple(rng.sample(range(settings.agents), rng.randint(1, most)))
     options: tuple[int, ...] = ()
