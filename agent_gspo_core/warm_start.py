@@ -473,7 +473,7 @@ def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage
         total = 0.0
         for (ids, _), target in zip(micro_batches, targets, strict=True):
             loss = supervised_loss(model, ids, target) / predicted
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.item()
             seen += ids.numel()
         losses[whole_row].append(total)
