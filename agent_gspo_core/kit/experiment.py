@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,8 @@ TRANSCRIPTS = 12
 def load_problems(data: DataSettings, policy: Policy) -> tuple[list[Problem], list[Problem]]:
     """Training and test problems; they share none. Hidden profiles know their optimum in the policy's own tokens."""
     if data.source == "hidden_profile":
-        return tuple(  # type: ignore[return-value]
-            hidden_profile.load(split, limit=limit, seed=data.seed, settings=data.hidden_profile, count=policy.count)
-            for split, limit in (("train", data.train_problems), ("test", data.test_problems))
-        )
+        draw = partial(hidden_profile.load, seed=data.seed, settings=data.hidden_profile, count=policy.count)
+        return draw("train", limit=data.train_problems), draw("test", limit=data.test_problems)
     module = {"gsm8k": gsm8k, "multiarith": multiarith}[data.source]
     return (
         module.load("train", root=data.root, limit=data.train_problems, seed=data.seed),
