@@ -19,6 +19,7 @@ skill at chance):
     habit      the mixture of forms below, all that an agent itself says trained
     need       the same; an agent whose note is not asked for is silent a little more often, and every second row trains
                only the decider's answer from such talk
+    lookup     the same, with two rows in five that ask for one note among verbose messages
 
 Every choice in this file is ours.
 """
@@ -126,6 +127,7 @@ class WarmStartSettings:
     choice_steps: int = 500
     mixed_steps: int = 700
     need_steps: int = 450
+    lookup_steps: int = 260
     mixed_learning_rate: float = 1e-3
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
@@ -249,6 +251,17 @@ def draw_marked(
         lead, mark, answer = example.reply.rpartition("####")
         if mark:
             return Example(example.chat, answer.strip(), lead=lead + mark)
+
+
+def draw_lookup(rng: random.Random, settings: WarmStartSettings) -> Example:
+    """One note is asked for, everybody talks, only the answer is trained: whose count is whose?"""
+    agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
+    drawn = HiddenProfileSettings(agents=agents, families=("sum",), most_needed=1)
+    facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, drawn)
+    forms = [min(_pick(settings.message_habit, rng), 2) for _ in range(agents)]
+    heard = [(f"Agent {a + 1}", say_note(forms[a], facts, a, rng)) for a in range(agents)]
+    chat = build_chat(to_problem(facts, "warm-start"), style="compact", name="Judge", heard=heard, answering=True)
+    return Example(chat, str(facts.answer()), lead="####")
 
 
 def draw_example(
@@ -412,8 +425,11 @@ class _Stage:
     learning_rate: float
     whole_rows: bool
     """Every second batch carries the language-model loss on whole rows."""
+    warmup: int | None = None
+    """Steps of rising rate, if other than the settings'."""
 
     def rate(self, step: int, warmup: int) -> float:
+        warmup = self.warmup or warmup
         cosine = 0.5 * (1 + math.cos(math.pi * min(step / self.horizon, 1.0)))
         return self.learning_rate * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * cosine)
 
@@ -466,6 +482,23 @@ def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     mixed = batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2)
     steps = settings.mixed_steps
     return _Stage("habit", mixed, steps, steps, settings.mixed_learning_rate, whole_rows=False)
+
+
+def lookup_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """Looking one name up among verbose messages, with the answers and the mixture of the stage before."""
+
+    def draw(rng: random.Random) -> Example:
+        kind = rng.random()
+        if kind < 0.4:
+            return draw_lookup(rng, settings)
+        if kind < 0.7:
+            return draw_marked(rng, settings, mixed=True)
+        return draw_example(rng, settings, mixed=True, selective=True)
+
+    drawn = batches(settings, tokenizer, draw, settings.seed + 8)
+    steps = settings.lookup_steps
+    rate = settings.mixed_learning_rate
+    return _Stage("lookup", drawn, steps, steps, rate, whole_rows=False, warmup=20)
 
 
 def need_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
@@ -536,6 +569,7 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
         choice_stage(settings, tokenizer, 1),
         habit_stage(settings, tokenizer),
         need_stage(settings, tokenizer),
+        lookup_stage(settings, tokenizer),
     ]
     names = [stage.name for stage in stages]
     if start is None:
