@@ -220,9 +220,10 @@ def test_the_watchdog_ends_an_endless_loop_and_keeps_the_evidence(tmp_path: Path
 def test_an_interrupt_is_recorded_and_ends_the_worker(tmp_path: Path) -> None:
     notebook = write_notebook(tmp_path / "01_long.ipynb", READ, "while True: pass")
     workers: list[int] = []
+    others = {child.pid for child in psutil.Process().children()}  # earlier tests leave multiprocessing's tracker
 
     def interrupt(seconds: float) -> None:
-        workers.extend(child.pid for child in psutil.Process().children())
+        workers.extend(child.pid for child in psutil.Process().children() if child.pid not in others)
         raise KeyboardInterrupt
 
     outcome = runner.run_notebook(
