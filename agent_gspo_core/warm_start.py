@@ -20,7 +20,6 @@ skill at chance):
     need       the same; an agent whose note is not asked for is silent a little more often, and every second row trains
                only the decider's answer from such talk
     lookup     the same, with two rows in five that ask for one note among verbose messages
-    binding    the same, every row counting the same however long
 
 Every choice in this file is ours.
 """
@@ -129,7 +128,6 @@ class WarmStartSettings:
     mixed_steps: int = 700
     need_steps: int = 450
     lookup_steps: int = 260
-    binding_steps: int = 260
     mixed_learning_rate: float = 1e-3
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
@@ -408,14 +406,11 @@ def _collate(rows: Rows, pad: int) -> tuple[Tensor, Tensor]:
     return ids, own
 
 
-def supervised_loss(model: Any, ids: Tensor, target: Tensor, *, row_means: bool = False) -> Tensor:
-    """Next-token cross-entropy at the positions marked in `target` [N, T]: summed, or a sum of means over each row."""
+def supervised_loss(model: Any, ids: Tensor, target: Tensor) -> Tensor:
+    """Summed next-token cross-entropy over the positions marked in `target` [N, T]."""
     logits = model(input_ids=ids, use_cache=False).logits
     wanted = target[:, 1:]
-    losses = F.cross_entropy(logits[:, :-1][wanted], ids[:, 1:][wanted], reduction="none")
-    if row_means:
-        losses = losses / wanted.sum(-1, keepdim=True).expand_as(wanted)[wanted]
-    return losses.sum()
+    return F.cross_entropy(logits[:, :-1][wanted], ids[:, 1:][wanted], reduction="sum")
 
 
 @dataclass
@@ -430,8 +425,6 @@ class _Stage:
     learning_rate: float
     whole_rows: bool
     """Every second batch carries the language-model loss on whole rows."""
-    row_means: bool = False
-    """Every row counts the same, however long; else every token does, and a bare answer hardly counts."""
     warmup: int | None = None
     """Steps of rising rate, if other than the settings'."""
 
@@ -524,23 +517,6 @@ def need_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     return _Stage("need", drawn, steps, steps, settings.mixed_learning_rate, whole_rows=False)
 
 
-def binding_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """The same rows as "lookup", but every row counts the same, so that a bare answer weighs as much as a speech."""
-
-    def draw(rng: random.Random) -> Example:
-        kind = rng.random()
-        if kind < 0.45:
-            return draw_lookup(rng, settings)
-        if kind < 0.75:
-            return draw_marked(rng, settings, mixed=True)
-        return draw_example(rng, settings, mixed=True, selective=True)
-
-    drawn = batches(settings, tokenizer, draw, settings.seed + 9)
-    steps = settings.binding_steps
-    rate = settings.mixed_learning_rate
-    return _Stage("binding", drawn, steps, 4 * steps // 3, rate, whole_rows=False, row_means=True, warmup=20)
-
-
 def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage) -> list[dict[str, float | str]]:
     """Run one stage with an optimiser of its own; returns the loss curve (means over 50 steps)."""
     optimiser = torch.optim.AdamW(model.parameters(), weight_decay=settings.weight_decay, betas=(0.9, 0.98))
@@ -551,11 +527,10 @@ def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage
     for step, micro_batches in enumerate(itertools.islice(stage.batches, stage.steps)):
         whole_row = stage.whole_rows and step % 2 == 1
         targets = [(ids != tokenizer.pad_token_id) if whole_row else own for ids, own in micro_batches]
-        counted = (len(target) if stage.row_means else int(target[:, 1:].sum()) for target in targets)
-        predicted = sum(counted)
+        predicted = sum(int(target[:, 1:].sum()) for target in targets)
         total = 0.0
         for (ids, _), target in zip(micro_batches, targets, strict=True):
-            loss = supervised_loss(model, ids, target, row_means=stage.row_means) / predicted
+            loss = supervised_loss(model, ids, target) / predicted
             loss.backward()
             total += loss.item()
             seen += ids.numel()
@@ -595,7 +570,6 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
         habit_stage(settings, tokenizer),
         need_stage(settings, tokenizer),
         lookup_stage(settings, tokenizer),
-        binding_stage(settings, tokenizer),
     ]
     names = [stage.name for stage in stages]
     if start is None:
