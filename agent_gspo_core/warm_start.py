@@ -5,7 +5,7 @@
 rebuilds tokenizer, weights and the record of the run from nothing. The warm start gives the policy a *habit* (long,
 polite messages, whether or not its note is needed), a *repertoire* (medium, short, pass and silent forms at low
 probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
-It hardly shows which form fits which situation: that is left for the communication reward to teach.
+It never shows which form fits which situation: that is left for the communication reward to teach.
 
 Stages, each with an optimiser and data of its own (a rebuild is one command; each was added where the one before left a
 skill at chance):
@@ -15,11 +15,8 @@ skill at chance):
                with the language-model loss on whole rows
     choosing   a drill in telling more from fewer and in matching a number with its letter
     answering  only the marked answer is trained, so that the few tokens that decide get all of the gradient
-    choice     the same, mostly for the families in which the answer is chosen; twice, each time from a full rate
+    choice     the same, mostly for the families in which the answer is chosen; twice
     habit      the mixture of forms below, all that an agent itself says trained
-    need       the same; an agent whose note is not asked for is silent a little more often, and every second row trains
-               only the decider's answer from such talk
-    lookup     the same, with two rows in five that ask for one note among verbose messages
 
 Every choice in this file is ours.
 """
@@ -113,9 +110,6 @@ class WarmStartSettings:
     """Longest row in tokens."""
     message_habit: tuple[float, ...] = (0.60, 0.25, 0.10, 0.02, 0.03)
     """Chance of a long, medium, short, pass and silent message in the second stage."""
-    idle_habit: tuple[float, ...] = (0.50, 0.20, 0.10, 0.05, 0.15)
-    """The same in the last stage for an agent whose note is not asked for: a little more often silent, so that the
-    policy can tell the two apart at all; most of the time it still talks."""
     answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
     """Chance of a long, medium, short and bare answer in the second stage."""
     recall_steps: int = 500
@@ -126,8 +120,6 @@ class WarmStartSettings:
     answering_steps: int = 600
     choice_steps: int = 500
     mixed_steps: int = 700
-    need_steps: int = 450
-    lookup_steps: int = 260
     mixed_learning_rate: float = 1e-3
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
@@ -229,11 +221,9 @@ def _draw_options(rng: random.Random) -> Example:
     return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
 
 
-def draw_marked(
-    rng: random.Random, settings: WarmStartSettings, families: tuple[str, ...] = FAMILIES, *, mixed: bool = False
-) -> Example:
+def draw_marked(rng: random.Random, settings: WarmStartSettings, families: tuple[str, ...] = FAMILIES) -> Example:
     """A row that trains only the marked answer: a decider's, or a small puzzle of options or of who has more."""
-    kind = 1.0 if mixed else rng.random()
+    kind = rng.random()
     if kind < 0.3:
         numbers = rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS))
         place = rng.randrange(len(LETTERS))
@@ -245,23 +235,12 @@ def draw_marked(
         said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
         return Example([{"role": "user", "content": "more"}], names[values.index(max(values))], lead=f"{said} ####")
     while True:
-        example = draw_example(rng, settings, mixed=mixed, families=families)
+        example = draw_example(rng, settings, mixed=False, families=families)
         if len(example.reply) > 40:  # in the longer forms the answer only repeats what was decided before the mark
             continue
         lead, mark, answer = example.reply.rpartition("####")
         if mark:
             return Example(example.chat, answer.strip(), lead=lead + mark)
-
-
-def draw_lookup(rng: random.Random, settings: WarmStartSettings) -> Example:
-    """One note is asked for, everybody talks, only the answer is trained: whose count is whose?"""
-    agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
-    drawn = HiddenProfileSettings(agents=agents, families=("sum",), most_needed=1)
-    facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, drawn)
-    forms = [min(_pick(settings.message_habit, rng), 2) for _ in range(agents)]
-    heard = [(f"Agent {a + 1}", say_note(forms[a], facts, a, rng)) for a in range(agents)]
-    chat = build_chat(to_problem(facts, "warm-start"), style="compact", name="Judge", heard=heard, answering=True)
-    return Example(chat, str(facts.answer()), lead="####")
 
 
 def draw_example(
@@ -271,7 +250,6 @@ def draw_example(
     mixed: bool,
     ask_fewer: float = 0.0,
     families: tuple[str, ...] = FAMILIES,
-    selective: bool = False,
 ) -> Example:
     """One row of short transcripts (`mixed=False`) or of the mixture."""
     agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
@@ -280,15 +258,14 @@ def draw_example(
     problem = to_problem(facts, "warm-start")
     # The first stage asks for the uniform short message; its decider still learns all four forms.
     habit = settings.message_habit if mixed else (0.0, 0.1, 0.9, 0.0, 0.0)
-    habits = [settings.idle_habit if selective and a not in facts.asked else habit for a in range(agents)]
-    forms = [_pick(habits[a], rng) for a in range(agents)]
+    forms = [_pick(habit, rng) for _ in range(agents)]
     decides = rng.random() < 0.75
     if decides and rng.random() < 0.95:
         # A decider mostly hears what it needs; the rest shows what follows when it does not.
         forms = [2 if form > 2 and a in facts.asked else form for a, form in enumerate(forms)]
     said = [(a, say_note(forms[a], facts, a, rng)) for a in range(agents)]
     if mixed and rng.random() < 0.1:  # a second round, in which everybody says it again
-        said += [(a, say_note(_pick(habits[a], rng), facts, a, rng)) for a in range(agents)]
+        said += [(a, say_note(_pick(habit, rng), facts, a, rng)) for a in range(agents)]
     spoken = [(a, text) for a, text in said if text not in ("", PASS_WORD)]
     heard: list[Heard] = [(f"Agent {a + 1}", text) for a, text in spoken]
     if decides:
@@ -299,7 +276,7 @@ def draw_example(
     name = f"Agent {agent + 1}"
     before = heard if rng.random() < 0.15 else []
     chat = build_chat(problem, style="compact", name=name, heard=before, note=note_text(facts, agent))
-    return Example(chat, say_note(_pick(habits[agent], rng), facts, agent, rng))
+    return Example(chat, say_note(_pick(habit, rng), facts, agent, rng))
 
 
 def _concise(rng: random.Random, settings: WarmStartSettings) -> Example:
@@ -425,11 +402,8 @@ class _Stage:
     learning_rate: float
     whole_rows: bool
     """Every second batch carries the language-model loss on whole rows."""
-    warmup: int | None = None
-    """Steps of rising rate, if other than the settings'."""
 
     def rate(self, step: int, warmup: int) -> float:
-        warmup = self.warmup or warmup
         cosine = 0.5 * (1 + math.cos(math.pi * min(step / self.horizon, 1.0)))
         return self.learning_rate * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * cosine)
 
@@ -480,41 +454,9 @@ def choice_stage(settings: WarmStartSettings, tokenizer: Any, turn: int) -> _Sta
 def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     """The mixture of forms: verbose by habit, the others at low probability."""
     mixed = batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2)
-    steps = settings.mixed_steps
-    return _Stage("habit", mixed, steps, steps, settings.mixed_learning_rate, whole_rows=False)
-
-
-def lookup_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """Looking one name up among verbose messages, with the answers and the mixture of the stage before."""
-
-    def draw(rng: random.Random) -> Example:
-        kind = rng.random()
-        if kind < 0.4:
-            return draw_lookup(rng, settings)
-        if kind < 0.7:
-            return draw_marked(rng, settings, mixed=True)
-        return draw_example(rng, settings, mixed=True, selective=True)
-
-    drawn = batches(settings, tokenizer, draw, settings.seed + 8)
-    steps = settings.lookup_steps
-    rate = settings.mixed_learning_rate
-    return _Stage("lookup", drawn, steps, steps, rate, whole_rows=False, warmup=20)
-
-
-def need_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """The mixture with `idle_habit`, every second row a decider's of which only the marked answer is trained."""
-    drawn = batches(
-        settings,
-        tokenizer,
-        lambda rng: (
-            draw_marked(rng, settings, mixed=True)
-            if rng.random() < 0.5
-            else draw_example(rng, settings, mixed=True, selective=True)
-        ),
-        settings.seed + 7,
+    return _Stage(
+        "habit", mixed, settings.mixed_steps, settings.mixed_steps, settings.mixed_learning_rate, whole_rows=False
     )
-    steps = settings.need_steps
-    return _Stage("need", drawn, steps, steps, settings.mixed_learning_rate, whole_rows=False)
 
 
 def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage) -> list[dict[str, float | str]]:
@@ -565,11 +507,9 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
         skill_stage(settings, tokenizer),
         choosing_stage(settings, tokenizer),
         answering_stage(settings, tokenizer),
-        choice_stage(settings, tokenizer, 0),
+        choice_stage(settings, tokenizer, 0),  # twice, each time from a full rate
         choice_stage(settings, tokenizer, 1),
         habit_stage(settings, tokenizer),
-        need_stage(settings, tokenizer),
-        lookup_stage(settings, tokenizer),
     ]
     names = [stage.name for stage in stages]
     if start is None:
