@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,22 @@ def test_every_shipped_profile_is_valid(name: str) -> None:
     profile = load_profile(name)
     assert profile.description
     assert replace(profile, jobs=1).settings == profile.settings
+
+
+def test_a_worker_that_dies_loses_no_seed(
+    settings: RunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> Dying:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def submit(self, *_: object) -> None:
+            raise BrokenProcessPool("a worker was killed")
+
+    monkeypatch.setattr(experiment, "ProcessPoolExecutor", Dying)
+    results = experiment.train_seeds(settings, [0, 1], tmp_path, jobs=2)
+    assert [result["seed"] for result in results] == [0, 1]

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import get_context
@@ -190,6 +191,11 @@ def train_seeds(settings: RunSettings, seeds: Sequence[int], folder: Path, *, jo
             for future in as_completed(futures):
                 result = found[futures[future]] = future.result()
                 print(one_line(result), flush=True)
+    except BrokenProcessPool:
+        # A worker was killed (memory, mostly). Nothing is lost: its seed goes on from its checkpoint, here and alone.
+        missing = [seed for seed in seeds if seed not in found]
+        print(f"a worker died; seeds {missing} go on one by one", flush=True)
+        found |= {seed: train_seed(settings, seed, places[seed], progress=False) for seed in missing}
     finally:
         for name, value in previous.items():
             if value is None:
