@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from agent_gspo_core.episode import Episode, Message
@@ -118,6 +119,10 @@ class CollapseError(RuntimeError):
         super().__init__(message)
         self.step = step
         self.last_good = last_good
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without this the error cannot come back from a worker process: keyword arguments are lost in pickling.
+        return partial(CollapseError, step=self.step, last_good=self.last_good), self.args
 
 
 @dataclass(frozen=True)

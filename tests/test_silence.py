@@ -309,3 +309,10 @@ def test_settings_that_make_no_sense_are_refused_by_name(bad: dict[str, float], 
 def test_foreign_alarm_state_is_refused(state, message):
     with pytest.raises(ValueError, match=message):
         CollapseAlarm().load_state_dict(state)
+
+
+def test_a_collapse_comes_back_whole_from_a_worker_process():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(CollapseError("silent", step=7, last_good=3)))
+    assert (str(error), error.step, error.last_good) == ("silent", 7, 3)
