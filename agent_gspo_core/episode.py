@@ -10,7 +10,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-AnswerKind = Literal["number", "choice", "text"]
+AnswerKind = Literal["number", "choice", "text", "latex", "code"]
+
+
+@dataclass(frozen=True)
+class CodeTests:
+    """What a program is held to: `program` runs after the solution, in the same module, and raises where it is wrong."""
+
+    entry_point: str
+    """Name of the function that the solution must define."""
+    program: str
+    """Python source of the tests. It ends with the call that runs them."""
+    prompt: str = ""
+    """Source that a solution may continue or leave out: imports, signature, docstring."""
+
+    def __post_init__(self) -> None:
+        if not self.entry_point.isidentifier():
+            raise ValueError(f"code tests: the entry point {self.entry_point!r} is no Python name")
+        if not self.program.strip():
+            raise ValueError(f"code tests of {self.entry_point!r}: no test program; an untested solution proves nothing")
 
 
 @dataclass(frozen=True)
@@ -33,12 +51,16 @@ class Problem:
     """Agents whose notes the question needs."""
     least_tokens: int | None = None
     """Least completion tokens (end tokens included) with which a whole episode can still be answered."""
+    tests: CodeTests | None = None
+    """What to run; kind "code" only. `answer` is then the canonical solution."""
 
     def __post_init__(self) -> None:
         if not self.question.strip():
             raise ValueError(f"problem {self.id!r}: the question is empty; every problem needs a question")
         if self.kind == "choice" and len(self.choices) < 2:
             raise ValueError(f"problem {self.id!r}: kind 'choice' needs at least two choices, got {self.choices!r}")
+        if (self.kind == "code") != (self.tests is not None):
+            raise ValueError(f"problem {self.id!r}: kind {self.kind!r}; tests go with kind 'code', and only with it")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ _ANSWER_FORM = {
     "number": "#### and the number, like this: 12 - 5 = 7 #### 7",
     "choice": "#### and the letter of the right option, like this: #### B",
     "text": "#### and the answer, like this: #### Paris",
+    "latex": "#### and the answer in LaTeX, like this: #### \\frac{3}{4}",
+    "code": "the whole function in one block that opens with ```python and closes with ```",
 }
 
 
