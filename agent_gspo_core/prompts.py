@@ -9,20 +9,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from agent_gspo_core.episode import Problem
+from agent_gspo_core.episode import AnswerKind, Problem
 
 PromptStyle = Literal["compact", "instruct"]
+Working = Literal["none", "brief", "steps"]
 ChatMessage = dict[str, str]
 Heard = tuple[str, str]
 """Speaker's name and what it said."""
 
-_ANSWER_FORM = {
-    "number": "#### and the number, like this: 12 - 5 = 7 #### 7",
-    "choice": "#### and the letter of the right option, like this: #### B",
-    "text": "#### and the answer, like this: #### Paris",
-    "latex": "#### and the answer in LaTeX, like this: #### \\frac{3}{4}",
-    "code": "the whole function in one block that opens with ```python and closes with ```",
+_MARK = {
+    "number": ("#### and the number", "#### 7"),
+    "choice": ("#### and the letter of the right option", "#### B"),
+    "text": ("#### and the answer", "#### Paris"),
+    "latex": ("#### and the answer in LaTeX", r"#### \frac{3}{4}"),
 }
+_EXAMPLE = {"number": "12 - 5 = 7 #### 7"}
+"""What a brief reply with its working looks like, where one is shown."""
+_CODE = "the whole function, its imports included, in one block that opens with ```python and closes with ```"
+
+
+def answer_duty(kind: AnswerKind, working: Working) -> str:
+    """What an instruct model is told about the form of its answer."""
+    if kind == "code":
+        return {
+            "none": f"Reply only with {_CODE}.",
+            "brief": f"Reply with {_CODE}.",
+            "steps": f"Think step by step, then give {_CODE}.",
+        }[working]
+    mark, example = _MARK[kind]
+    if working == "brief":
+        return f"Reply with one short line of working that ends in {mark}, like this: {_EXAMPLE.get(kind, example)}"
+    start = "Reply only with" if working == "none" else "Think step by step. End with a last line that holds only"
+    return f"{start} {mark}, like this: {example}"
 
 
 def render_question(problem: Problem) -> str:
@@ -41,6 +59,7 @@ def build_chat(
     answering: bool = False,
     instruction: str = "",
     pass_word: str = "",
+    working: Working = "brief",
 ) -> list[ChatMessage]:
     """Chat messages for one turn of one agent.
 
@@ -53,6 +72,7 @@ def build_chat(
         answering: whether this turn must end in an answer.
         instruction: the role's own instruction (instruct style only).
         pass_word: word that counts as silence; named to instruct models only.
+        working: how much of it an answer shows (instruct style only): none, one short line, or step by step.
     """
     lines = [f"Note: {note}"] if note else []
     lines += [f"{speaker}: {said}" for speaker, said in heard]
@@ -61,12 +81,11 @@ def build_chat(
             {"role": "system", "content": name},
             {"role": "user", "content": "\n".join([render_question(problem), *lines])},
         ]
-    duty = (
-        f"Reply with one short line of working that ends in {_ANSWER_FORM[problem.kind]}"
-        if answering
-        else "Write one short message that helps your team to answer. Every word costs."
-        + (f" If you have nothing to add, reply only {pass_word}." if pass_word else "")
-    )
+    if answering:
+        duty = answer_duty(problem.kind, working)
+    else:
+        duty = "Write one short message that helps your team to answer. Every word costs."
+        duty += f" If you have nothing to add, reply only {pass_word}." if pass_word else ""
     system = " ".join(part for part in (f"You are {name}.", instruction, duty) if part)
     return [
         {"role": "system", "content": system},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -19,7 +19,7 @@ from agent_gspo_core.budget import round_caps
 from agent_gspo_core.episode import Episode, Group, Message, Problem, Row
 from agent_gspo_core.generation import Completion, sample
 from agent_gspo_core.policy import Policy
-from agent_gspo_core.prompts import PromptStyle, build_chat
+from agent_gspo_core.prompts import PromptStyle, Working, build_chat
 from agent_gspo_core.scoring import is_correct, read_answer
 from agent_gspo_core.topology import Topology, build_topology
 
@@ -62,6 +62,8 @@ class TeamSettings:
     """A reply that is only this word counts as silence, as an empty reply does."""
     prompt_style: PromptStyle = "compact"
     """"compact" for the tiny policy, "instruct" for instruct models."""
+    working: Working = "brief"
+    """Working that an answer shows: "none", "brief" (one line) or "steps" (instruct style only)."""
     roles: tuple[Role, ...] = ()
     """One per discussion agent, or none for "Agent 1", "Agent 2", …"""
     decider_role: Role = Role("Judge", "You decide for the team from what it tells you.")
@@ -74,6 +76,8 @@ class TeamSettings:
             raise ValueError(f"team: unknown decider {self.decider!r}; choose last or vote")
         if self.prompt_style not in get_args(PromptStyle):
             raise ValueError(f"team: unknown prompt_style {self.prompt_style!r}; choose compact or instruct")
+        if self.working not in get_args(Working):
+            raise ValueError(f"team: unknown working {self.working!r}; choose {', '.join(get_args(Working))}")
         if self.decider == "vote" and self.rounds < 1:
             raise ValueError("team: a vote needs at least one round in which the agents answer; rounds is 0")
         if not self.pass_word.strip():
@@ -364,6 +368,7 @@ def _prompt(
         answering=answering,
         instruction=role.instruction,
         pass_word=team.settings.pass_word,
+        working=team.settings.working,
     )
     # Members of a group often read the same words: each wording is tokenised once a turn.
     key = repr(chat)
@@ -396,13 +401,21 @@ def _message(
     )
 
 
-def _finish(policy: Policy, team: Team, talk: _Talk, read: AnswerReader) -> Episode:
+def vote(answers: Iterable[str | None]) -> str | None:
+    """The most frequent answer, the earliest among equals; those that could not be read do not vote."""
+    votes = Counter(answer for answer in answers if answer is not None)
+    return votes.most_common(1)[0][0] if votes else None  # Counter keeps the order of first appearance
+
+
+def answering_messages(team: Team, messages: Sequence[Message]) -> list[Message]:
+    """The decider's message, or the last round's of a team that votes."""
     if team.decider is not None:
-        prediction = read(talk.messages[-1].text, talk.problem)
-    else:
-        last = [m for m in talk.messages if m.round == team.settings.rounds - 1]
-        votes = Counter(v for v in (read(m.text, talk.problem) for m in last) if v is not None)
-        prediction = votes.most_common(1)[0][0] if votes else None  # the earliest among equals: Counter keeps order
+        return [messages[-1]]
+    return [message for message in messages if message.round == team.settings.rounds - 1]
+
+
+def _finish(policy: Policy, team: Team, talk: _Talk, read: AnswerReader) -> Episode:
+    prediction = vote(read(message.text, talk.problem) for message in answering_messages(team, talk.messages))
     read_and_said = sum(len(m.prompt_ids) + m.tokens for m in talk.messages)
     return Episode(
         problem=talk.problem,
