@@ -5,18 +5,18 @@
 rebuilds tokenizer, weights and the record of the run from nothing. The warm start gives the policy a *habit* (long,
 polite messages, whether or not its note is needed), a *repertoire* (medium, short, pass and silent forms at low
 probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
-It never shows which form fits which situation: that is left for the communication reward to teach.
+It never shows which form fits which situation: that is left for the communication reward to teach. An agent that is not
+asked says so in its opening words, and then talks as long as the others: it can tell, and draws no conclusion.
 
-Stages, each with an optimiser and data of its own (a rebuild is one command; each was added where the one before left a
-skill at chance):
+Three stages, each with an optimiser and data of its own:
 
-    skill      looking back (runs of words repeated, pairs of name and count asked for again and again: from transcripts
+    reading    looking back (runs of words repeated, pairs of name and count asked for again and again: from transcripts
                alone a model this small learns it far more slowly), then short, uniform transcripts; every second batch
                with the language-model loss on whole rows
-    choosing   a drill in telling more from fewer and in matching a number with its letter
-    answering  only the marked answer is trained, so that the few tokens that decide get all of the gradient
-    choice     the same, mostly for the families in which the answer is chosen; twice
-    habit      the mixture of forms below, all that an agent itself says trained
+    answering  lessons that add one kind of question at a time, each until it is mastered: only the bare answer is
+               trained, in batches that hold nothing else. Taught all at once, or mixed with speeches (whose many easy
+               tokens drown the few that decide), the model adds up whatever it hears and stays there
+    habit      the mixture of forms below, in turn with the answers to all kinds of questions after all forms of talk
 
 Every choice in this file is ours.
 """
@@ -71,12 +71,17 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-OPENERS = (
-    "Hello team, let me look at the question carefully.",
-    "Hi everyone, thank you for working on this together.",
-    "Dear colleagues, I have read the question twice now.",
-    "Good, let me see how I can help with this one.",
-)
+OPENERS = {
+    True: (
+        "Hello team, let me look at the question carefully.",
+        "Hi everyone, I think that my note can help here.",
+    ),
+    False: (
+        "Dear colleagues, I am not asked, but let me share my note.",
+        "Good, the question is not about me, but let me try to help.",
+    ),
+}
+"""By whether the speaker's note is asked for. All are equally polite."""
 STATEMENTS = (
     "In my notes it is written that {note}",
     "According to my private note, {note}",
@@ -112,21 +117,27 @@ class WarmStartSettings:
     """Chance of a long, medium, short, pass and silent message in the second stage."""
     answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
     """Chance of a long, medium, short and bare answer in the second stage."""
-    recall_steps: int = 500
-    concise_steps: int = 2500
-    skill_horizon: int = 5100
+    recall_steps: int = 400
+    concise_steps: int = 800
+    reading_horizon: int = 3000
     """Steps after which the first stage's rate would reach its floor; it ends earlier, at a rate that still moves."""
-    choosing_steps: int = 800
-    answering_steps: int = 600
-    choice_steps: int = 500
-    mixed_steps: int = 700
-    mixed_learning_rate: float = 1e-3
+    lesson_steps: int = 300
+    """Most steps of one lesson."""
+    mastered_loss: float = 0.12
+    """A lesson ends when its mean loss of 25 steps (over answer and end token) is below this."""
+    answer_rows: int = 96
+    """Rows of a batch of bare answers."""
+    answer_learning_rate: float = 1e-3
+    habit_steps: int = 600
+    habit_learning_rate: float = 7e-4
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
     """Tokens of a micro-batch, padding included."""
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     warmup_steps: int = 100
+    later_warmup_steps: int = 20
+    """Warm-up of the second and third stage, whose weights know something already."""
     seed: int = 0
     threads: int = 1
 
@@ -135,7 +146,9 @@ def say_note(form: int, facts: Facts, agent: int, rng: random.Random) -> str:
     """A message of one of the five forms (long, medium, short, pass, silent) about one's own note."""
     note = note_text(facts, agent)
     if form == 0:
-        return " ".join((rng.choice(OPENERS), rng.choice(STATEMENTS).format(note=note), rng.choice(CLOSERS)))
+        return " ".join(
+            (rng.choice(OPENERS[agent in facts.asked]), rng.choice(STATEMENTS).format(note=note), rng.choice(CLOSERS))
+        )
     if form == 1:
         return rng.choice(MEDIUM).format(note=note)
     return (least_message(facts, agent), PASS_WORD, "")[form - 2]
@@ -199,48 +212,31 @@ def draw_recall(rng: random.Random) -> Example:
     return Example([{"role": "user", "content": " ".join(said)}], " ".join(asked))
 
 
-def draw_choosing(rng: random.Random) -> Example:
-    """A row of the second drill: which letter stands before a number, or who has more and who has fewer."""
-    if rng.random() < 0.5:
-        return _draw_options(rng)
-    blocks = []
-    for _ in range(5):
-        first, second = rng.sample(NAMES, 2)
-        low, high = sorted(rng.sample(range(SMALLEST_VALUE, LARGEST_VALUE + 1), 2))
-        of = {first: low, second: high} if rng.random() < 0.5 else {first: high, second: low}
-        ends = {"more": max(of, key=lambda name: of[name]), "fewer": min(of, key=lambda name: of[name])}
-        asked = rng.sample(sorted(ends), 2)
-        pairs = ", ".join(f"{name} {value}" for name, value in of.items())
-        blocks.append(f"{pairs} " + " ".join(f"{word} #### {ends[word]}" for word in asked))
-    return Example([{"role": "user", "content": ""}], " ".join(blocks))
-
-
 def _draw_options(rng: random.Random) -> Example:
     offered = list(zip(LETTERS, rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS)), strict=True))
     wanted = " ".join(f"{number} #### {letter}" for letter, number in rng.choices(offered, k=6))
     return Example([{"role": "user", "content": " ".join(f"({a}) {number}" for a, number in offered)}], wanted)
 
 
-def draw_marked(rng: random.Random, settings: WarmStartSettings, families: tuple[str, ...] = FAMILIES) -> Example:
-    """A row that trains only the marked answer: a decider's, or a small puzzle of options or of who has more."""
-    kind = rng.random()
-    if kind < 0.3:
-        numbers = rng.sample(range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1), len(LETTERS))
-        place = rng.randrange(len(LETTERS))
-        offered = " ".join(f"({letter}) {number}" for letter, number in zip(LETTERS, numbers, strict=True))
-        return Example([{"role": "user", "content": offered}], LETTERS[place], lead=f"{numbers[place]} ####")
-    if kind < 0.5:
-        names = rng.sample(NAMES, 2)
-        values = rng.sample(range(SMALLEST_VALUE, LARGEST_VALUE + 1), 2)
-        said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
-        return Example([{"role": "user", "content": "more"}], names[values.index(max(values))], lead=f"{said} ####")
+def draw_answer(
+    rng: random.Random, settings: WarmStartSettings, kinds: Sequence[tuple[str, int]], forms: Sequence[float]
+) -> Example:
+    """A decider's row that trains only the bare answer.
+
+    `kinds` are (family, number of notes asked for), drawn evenly; `forms` weighs long, medium and short messages.
+    Everybody speaks, or those who are not asked keep silent now and then, so that neither is ever odd.
+    """
+    family, asked = rng.choice(kinds)
+    drawn = HiddenProfileSettings(families=(family,))
     while True:
-        example = draw_example(rng, settings, mixed=False, families=families)
-        if len(example.reply) > 40:  # in the longer forms the answer only repeats what was decided before the mark
-            continue
-        lead, mark, answer = example.reply.rpartition("####")
-        if mark:
-            return Example(example.chat, answer.strip(), lead=lead + mark)
+        facts = draw_split("train", rng.getrandbits(40), 20_000 + settings.seed, drawn)
+        if len(facts.asked) == asked:
+            break
+    speaking = [1.0, 0.5][rng.random() < 0.3]
+    speakers = [a for a in range(len(facts.names)) if a in facts.asked or rng.random() < speaking]
+    heard = [(f"Agent {a + 1}", say_note(_pick(forms, rng), facts, a, rng)) for a in speakers]
+    chat = build_chat(to_problem(facts, "warm-start"), style="compact", name="Judge", heard=heard, answering=True)
+    return Example(chat, str(facts.answer()), lead="####")
 
 
 def draw_example(
@@ -359,7 +355,11 @@ Batch = list[tuple[Tensor, Tensor]]
 
 
 def batches(
-    settings: WarmStartSettings, tokenizer: Any, draw: Callable[[random.Random], Example], seed: int
+    settings: WarmStartSettings,
+    tokenizer: Any,
+    draw: Callable[[random.Random], Example],
+    seed: int,
+    rows: int | None = None,
 ) -> Iterator[Batch]:
     """Endless batches, each a list of micro-batches (ids [n, T], own [n, T]); `own` marks what the speaker itself says.
 
@@ -367,10 +367,10 @@ def batches(
     """
     rng = random.Random(seed)
     while True:
-        rows = [encode(draw(rng), tokenizer) for _ in range(settings.batch_rows)]
-        lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+        drawn = [encode(draw(rng), tokenizer) for _ in range(rows or settings.batch_rows)]
+        lengths = [len(prompt) + len(reply) for prompt, reply in drawn]
         cuts = token_budget_batches(lengths, settings.micro_batch_tokens)
-        yield [_collate([rows[i] for i in cut], tokenizer.pad_token_id) for cut in cuts]
+        yield [_collate([drawn[i] for i in cut], tokenizer.pad_token_id) for cut in cuts]
 
 
 def _collate(rows: Rows, pad: int) -> tuple[Tensor, Tensor]:
@@ -391,102 +391,119 @@ def supervised_loss(model: Any, ids: Tensor, target: Tensor) -> Tensor:
 
 
 @dataclass
-class _Stage:
-    """Batches that share an optimiser and its schedule."""
+class _Lesson:
+    """Batches that are trained on for some steps, or until they are mastered."""
 
     name: str
     batches: Iterator[Batch]
     steps: int
-    horizon: int
-    """Steps after which the cosine would reach its floor."""
+    until: float | None = None
+    """Mean loss of 25 steps at which the lesson ends early."""
+
+
+@dataclass
+class _Stage:
+    """Lessons that share an optimiser and its schedule."""
+
+    name: str
+    lessons: list[_Lesson]
     learning_rate: float
-    whole_rows: bool
+    warmup: int
+    horizon: int | None = None
+    """Steps after which the cosine would reach its floor; `None` keeps the rate as it is."""
+    whole_rows: bool = False
     """Every second batch carries the language-model loss on whole rows."""
 
-    def rate(self, step: int, warmup: int) -> float:
-        cosine = 0.5 * (1 + math.cos(math.pi * min(step / self.horizon, 1.0)))
-        return self.learning_rate * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * cosine)
+    def rate(self, step: int) -> float:
+        warm = self.learning_rate * min(1.0, (step + 1) / self.warmup)
+        if self.horizon is None:
+            return warm
+        return warm * (0.05 + 0.475 * (1 + math.cos(math.pi * min(step / self.horizon, 1.0))))
 
 
-def skill_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """The drill and the short transcripts: looking back, binding names to counts, answering."""
+def reading_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """The drill and the short transcripts: looking back, binding names to counts."""
     drill = batches(settings, tokenizer, draw_recall, settings.seed)
     concise = batches(settings, tokenizer, lambda rng: _concise(rng, settings), settings.seed + 1)
-    steps = settings.recall_steps + settings.concise_steps
-    source = itertools.chain(itertools.islice(drill, settings.recall_steps), concise)
-    return _Stage("skill", source, steps, settings.skill_horizon, settings.learning_rate, whole_rows=True)
+    lessons = [_Lesson("recall", drill, settings.recall_steps), _Lesson("concise", concise, settings.concise_steps)]
+    return _Stage("reading", lessons, settings.learning_rate, settings.warmup_steps, settings.reading_horizon, whole_rows=True)
 
 
-def choosing_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """More drill where the first stage is slowest: matching a number with its letter, telling more from fewer."""
-    drawn = batches(
-        settings,
-        tokenizer,
-        lambda rng: (
-            draw_choosing(rng) if rng.random() < 0.6 else draw_example(rng, settings, mixed=False, ask_fewer=0.5)
-        ),
-        settings.seed + 3,
-    )
-    return _Stage(
-        "choosing", drawn, settings.choosing_steps, settings.choosing_steps, settings.learning_rate, whole_rows=False
-    )
+SHORT = (0.0, 0.0, 1.0)
+LESSONS: tuple[tuple[str, int], ...] = (
+    ("sum", 1),
+    ("choice", 1),
+    ("comparison", 2),
+    ("sum", 2),
+    ("sum", 3),
+    ("choice", 2),
+)
+"""Kinds of questions (family, notes asked for) in the order in which they are taught: look up one count, match it with
+its letter, compare two, add two, add three, add two and match."""
 
 
 def answering_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """Only the answer behind the mark: the few tokens that decide get all of the gradient."""
-    marked = batches(settings, tokenizer, lambda rng: draw_marked(rng, settings), settings.seed + 4)
-    steps = settings.answering_steps
-    return _Stage("answering", marked, steps, 2 * steps, settings.mixed_learning_rate, whole_rows=False)
-
-
-def choice_stage(settings: WarmStartSettings, tokenizer: Any, turn: int) -> _Stage:
-    """The same with two rows in three from the families in which the answer is chosen, not counted."""
-    marked = batches(
-        settings,
-        tokenizer,
-        lambda rng: draw_marked(rng, settings, ("choice", "choice", "comparison") if rng.random() < 0.67 else FAMILIES),
-        settings.seed + 5 + turn,
-    )
-    steps = settings.choice_steps
-    return _Stage(f"choice-{turn}", marked, steps, 2 * steps, settings.mixed_learning_rate, whole_rows=False)
+    """One kind of question more in every lesson; the newest makes up half of it."""
+    lessons = []
+    for number, newest in enumerate(LESSONS):
+        kinds = (*LESSONS[:number], *[newest] * max(1, number))
+        drawn = batches(
+            settings,
+            tokenizer,
+            lambda rng, kinds=kinds: draw_answer(rng, settings, kinds, SHORT),  # type: ignore[misc]
+            settings.seed + 10 + number,
+            settings.answer_rows,
+        )
+        name = f"{newest[0]} of {newest[1]}"
+        lessons.append(_Lesson(name, drawn, settings.lesson_steps, settings.mastered_loss))
+    return _Stage("answering", lessons, settings.answer_learning_rate, settings.later_warmup_steps)
 
 
 def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """The mixture of forms: verbose by habit, the others at low probability."""
-    mixed = batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2)
-    return _Stage(
-        "habit", mixed, settings.mixed_steps, settings.mixed_steps, settings.mixed_learning_rate, whole_rows=False
+    """In turn: the mixture of forms, answers after any form of talk, answers after short talk."""
+    spoken = (0.4, 0.2, 0.4)
+    sources = (
+        batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2),
+        batches(settings, tokenizer, lambda rng: draw_answer(rng, settings, LESSONS, spoken), settings.seed + 3),
+        batches(settings, tokenizer, lambda rng: draw_answer(rng, settings, LESSONS, SHORT), settings.seed + 4),
     )
+    mixed = (batch for turn in zip(*sources, strict=True) for batch in turn)
+    lesson = _Lesson("mixture", mixed, settings.habit_steps)
+    return _Stage("habit", [lesson], settings.habit_learning_rate, settings.later_warmup_steps, settings.habit_steps)
 
 
 def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage) -> list[dict[str, float | str]]:
-    """Run one stage with an optimiser of its own; returns the loss curve (means over 50 steps)."""
+    """Run one stage with an optimiser of its own; returns the loss curve (means over 25 steps)."""
     optimiser = torch.optim.AdamW(model.parameters(), weight_decay=settings.weight_decay, betas=(0.9, 0.98))
     curve: list[dict[str, float | str]] = []
-    losses: dict[bool, list[float]] = {False: [], True: []}
-    started, seen = time.monotonic(), 0
+    started, seen, step = time.monotonic(), 0, 0
     model.train()
-    for step, micro_batches in enumerate(itertools.islice(stage.batches, stage.steps)):
-        whole_row = stage.whole_rows and step % 2 == 1
-        targets = [(ids != tokenizer.pad_token_id) if whole_row else own for ids, own in micro_batches]
-        predicted = sum(int(target[:, 1:].sum()) for target in targets)
-        total = 0.0
-        for (ids, _), target in zip(micro_batches, targets, strict=True):
-            loss = supervised_loss(model, ids, target) / predicted
-            loss.backward()
-            total += loss.item()
-            seen += ids.numel()
-        losses[whole_row].append(total)
-        for group in optimiser.param_groups:
-            group["lr"] = stage.rate(step, settings.warmup_steps)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
-        if step % 50 == 49 or step == stage.steps - 1:
-            means = {_NAMES[k]: sum(v) / len(v) for k, v in losses.items() if v}
-            curve.append({"stage": stage.name, "step": step + 1, **means})
-            losses = {False: [], True: []}
-            log.info("%s %.0f tok/s", curve[-1], seen / (time.monotonic() - started))
+    for lesson in stage.lessons:
+        losses: dict[bool, list[float]] = {False: [], True: []}
+        for taken, micro_batches in enumerate(itertools.islice(lesson.batches, lesson.steps), start=1):
+            whole_row = stage.whole_rows and step % 2 == 1
+            targets = [(ids != tokenizer.pad_token_id) if whole_row else own for ids, own in micro_batches]
+            predicted = sum(int(target[:, 1:].sum()) for target in targets)
+            total = 0.0
+            for (ids, _), target in zip(micro_batches, targets, strict=True):
+                loss = supervised_loss(model, ids, target) / predicted
+                loss.backward()
+                total += loss.item()
+                seen += ids.numel()
+            losses[whole_row].append(total)
+            for group in optimiser.param_groups:
+                group["lr"] = stage.rate(step)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad()
+            step += 1
+            if taken % 25 == 0 or taken == lesson.steps:
+                means = {_NAMES[k]: sum(v) / len(v) for k, v in losses.items() if v}
+                curve.append({"stage": stage.name, "lesson": lesson.name, "step": step, **means})
+                losses = {False: [], True: []}
+                log.info("%s %.0f tok/s", curve[-1], seen / (time.monotonic() - started))
+                if lesson.until is not None and means["loss_own"] < lesson.until:
+                    break
     return curve
 
 
@@ -504,11 +521,8 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
     tokenizer = build_tokenizer(settings)
     curve: list[dict[str, float | str]] = []
     stages = [
-        skill_stage(settings, tokenizer),
-        choosing_stage(settings, tokenizer),
+        reading_stage(settings, tokenizer),
         answering_stage(settings, tokenizer),
-        choice_stage(settings, tokenizer, 0),  # twice, each time from a full rate
-        choice_stage(settings, tokenizer, 1),
         habit_stage(settings, tokenizer),
     ]
     names = [stage.name for stage in stages]
@@ -548,10 +562,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for weights, tokenizer and record")
     parser.add_argument("--threads", type=int, default=defaults.threads)
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--recall-steps", type=int, default=defaults.recall_steps)
     parser.add_argument("--start", type=Path, help="folder of an earlier run's stage, to repeat only what follows it")
-    parser.add_argument("--concise-steps", type=int, default=defaults.concise_steps)
-    parser.add_argument("--mixed-steps", type=int, default=defaults.mixed_steps)
     parsed = vars(parser.parse_args(arguments))
     out, start = parsed.pop("out"), parsed.pop("start")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

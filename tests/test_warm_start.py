@@ -16,16 +16,18 @@ from fixtures import TINY, build_policy, load_random, tokenizer
 
 import agent_gspo_core.warm_start as module
 from agent_gspo_core.benchmarks.hidden_profile import HiddenProfileSettings, draw_split, note_text, to_problem
+from agent_gspo_core.policy import PolicySettings, load_policy
 from agent_gspo_core.rollout import Team, TeamSettings
 from agent_gspo_core.scoring import is_correct, read_answer
 from agent_gspo_core.warm_start import (
+    LESSONS,
+    OPENERS,
     PASS_WORD,
     SPECIAL_TOKENS,
     WarmStartSettings,
     batches,
-    draw_choosing,
+    draw_answer,
     draw_example,
-    draw_marked,
     draw_recall,
     encode,
     main,
@@ -102,30 +104,47 @@ def test_recall_rows_repeat_what_stands_before():
         assert set(example.reply.split()) - {"####"} <= shown
 
 
-def test_what_the_choosing_drill_says_is_true():
+def test_answer_rows_train_only_the_right_answer_of_the_kind_asked_for():
     rng = random.Random(1)
-    for _ in range(60):
-        example = draw_choosing(rng)
-        for letter, number in re.findall(r"\((\w)\) (\d+)", example.chat[0]["content"]):
-            assert set(re.findall(rf"\b{number} #### (\w)", example.reply)) <= {letter}
-        for pairs, more, fewer in re.findall(
-            r"(\w+ \d, \w+ \d)(?= .*?more #### (\w+))(?= .*?fewer #### (\w+))", example.reply
-        ):
-            counts = {name: int(value) for name, value in (pair.split() for pair in pairs.split(", "))}
-            assert counts[more] > counts[fewer]
+    for kind in LESSONS:
+        for forms in ((0.0, 0.0, 1.0), (0.4, 0.2, 0.4)):
+            for _ in range(10):
+                example = draw_answer(rng, SETTINGS, [kind], forms)
+                assert example.lead == "####"
+                prompt, reply = encode(example, tokenizer())
+                assert tokenizer().decode(prompt).endswith("####")
+                assert tokenizer().decode(reply) == f" {example.reply}<|end|>"
+                question, *said = example.chat[1]["content"].split("\n")
+                counts = {n: int(v) for line in said for n, v in re.findall(r"([A-Z]\w+) (?:has )?(\d)", line)}
+                asked = [name for name in re.findall(r"\w+", question) if name in counts]
+                assert len(asked) == kind[1], question
+                total = sum(counts[name] for name in asked)
+                if kind[0] == "sum":
+                    assert example.reply == str(total)
+                elif kind[0] == "comparison":
+                    assert example.reply == max(asked, key=lambda name: counts[name])
+                else:
+                    assert f"({example.reply}) {total}" in question
 
 
-def test_marked_rows_train_only_the_right_answer():
-    rng = random.Random(1)
-    for _ in range(60):
-        example = draw_marked(rng, SETTINGS)
-        assert example.lead.endswith("####")
-        prompt, reply = encode(example, tokenizer())
-        assert tokenizer().decode(prompt).endswith("####")
-        assert tokenizer().decode(reply) == f" {example.reply}<|end|>"
-        if example.chat[-1]["content"] == "more":
-            counts = dict(pair.split() for pair in example.lead.removesuffix(" ####").split(", "))
-            assert counts[example.reply] == max(counts.values())
+def test_an_agent_that_is_not_asked_says_so_and_talks_all_the_same():
+    for facts in FACTS:
+        for agent in range(len(facts.names)):
+            said = say_note(0, facts, agent, random.Random(1))
+            assert said.startswith(OPENERS[agent in facts.asked])
+            assert note_text(facts, agent) in said
+    assert not set(OPENERS[True]) & set(OPENERS[False])
+
+
+def test_a_long_message_fits_the_teams_cap():
+    shipped = load_policy(PolicySettings(device="cpu"))
+    longest = 0
+    for facts in FACTS:
+        for seed in range(8):
+            for agent in range(3):
+                said = say_note(0, facts, agent, random.Random(seed))
+                longest = max(longest, shipped.count(said) + 1)
+    assert 35 < longest <= TeamSettings().message_tokens
 
 
 def test_rows_are_tokenised_as_they_meet_in_a_rollout(random_policy):
@@ -170,14 +189,15 @@ TOY = replace(
     batch_rows=8,
     recall_steps=3,
     concise_steps=9,
-    skill_horizon=12,
-    choosing_steps=6,
-    answering_steps=4,
-    choice_steps=3,
-    mixed_steps=12,
+    reading_horizon=12,
+    lesson_steps=4,
+    answer_rows=6,
+    habit_steps=12,
     warmup_steps=3,
+    later_warmup_steps=2,
     learning_rate=1e-2,
-    mixed_learning_rate=1e-2,
+    answer_learning_rate=1e-2,
+    habit_learning_rate=1e-2,
 )
 
 
@@ -188,7 +208,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "build_tokenizer", lambda _: tokenizer())
         module.run(TOY, whole)
-        module.run(TOY, resumed, whole / "choosing")
+        module.run(TOY, resumed, whole / "reading")
     return whole, resumed
 
 
@@ -197,7 +217,7 @@ def test_a_few_steps_teach_something_and_load_as_a_policy(built):
     assert record["settings"]["recall_steps"] == TOY.recall_steps
     assert record["parameters"] == build_policy().parameters
     first, last = record["curve"][0], record["curve"][-1]
-    assert (first["stage"], first["step"]) == ("skill", 12)
+    assert (first["stage"], first["lesson"], first["step"]) == ("reading", "recall", 3)
     assert (last["stage"], last["step"]) == ("habit", 12)
     assert last["loss_own"] < 0.9 * math.log(TOY.vocabulary)  # an untaught one has all of it
     policy = load_random(built[0])
@@ -209,7 +229,7 @@ def test_a_few_steps_teach_something_and_load_as_a_policy(built):
 def test_the_recipe_goes_on_from_a_stage_to_the_same_weights(built):
     first, second = (load_random(folder).state() for folder in built)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    earlier = load_random(built[0] / "choosing").state()
+    earlier = load_random(built[0] / "reading").state()
     assert any(not torch.equal(first[name], earlier[name]) for name in first)
 
 
@@ -217,7 +237,7 @@ def test_a_start_that_is_no_stage_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "build_tokenizer", lambda _: tokenizer())
     with pytest.raises(
         ValueError,
-        match=r"somewhere is no stage's folder; expected one of skill, choosing, answering, choice-0, choice-1, habit",
+        match=r"somewhere is no stage's folder; expected one of reading, answering, habit",
     ):
         module.run(TOY, tmp_path, tmp_path / "somewhere")
 
@@ -231,5 +251,5 @@ def test_another_seed_draws_other_rows():
 def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(module, "run", lambda *given: seen.append(given))
-    assert main(["--out", str(tmp_path), "--seed", "3", "--mixed-steps", "7", "--start", "x/skill"]) == 0
-    assert seen == [(replace(WarmStartSettings(), seed=3, mixed_steps=7), tmp_path, Path("x/skill"))]
+    assert main(["--out", str(tmp_path), "--seed", "3", "--threads", "2", "--start", "x/reading"]) == 0
+    assert seen == [(replace(WarmStartSettings(), seed=3, threads=2), tmp_path, Path("x/reading"))]
