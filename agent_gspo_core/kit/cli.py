@@ -15,10 +15,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        if options.command == "profiles":
-            return _profiles()
-        return _reproduce(options)
-    except (ValueError, FileNotFoundError) as error:
+        match options.command:
+            case "profiles":
+                return _profiles()
+            case "evaluate":
+                return _evaluate(options)
+            case _:
+                return _reproduce(options)
+    except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
         print(f"agent-gspo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -47,8 +51,49 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/<time>-<profile>]")
 
+    measure = commands.add_parser("evaluate", help="run methods on benchmarks and compare them")
+    measure.add_argument("--profile", default="embedded", help="whose evaluation settings to begin with [embedded]")
+    measure.add_argument("--benchmark", nargs="+", metavar="NAME", help="see `agent-gspo data list`, or hidden_profile")
+    measure.add_argument(
+        "--method", nargs="+", metavar="NAME", help="e.g. single free_for_all, or free_for_all@FOLDER of a policy"
+    )
+    measure.add_argument("--limit", type=int, metavar="N", help="problems per benchmark; 0 takes all")
+    measure.add_argument("--seeds", nargs="+", type=int, metavar="N", help="sampling seeds")
+    measure.add_argument("--cap", nargs="+", type=int, metavar="TOKENS", help="most tokens a problem; 0 is without")
+    measure.add_argument("--model", help="policy in place of the profile's: tiny, smollm2, a folder or a hub id")
+    measure.add_argument("--root", metavar="FOLDER", help="folder with benchmark files [AGENT_GSPO_DATA, else the hub]")
+    measure.add_argument("--run-code", action="store_true", help="run model-written programs in the sandbox")
+    measure.add_argument(
+        "--set", action="append", nargs="+", default=[], metavar="NAME=VALUE", dest="changes",
+        help="change a setting of the evaluation, e.g. team.rounds=2; values are read as YAML",
+    )  # fmt: skip
+    measure.add_argument(
+        "--run-folder", type=Path, metavar="FOLDER", help="where to write; one that was begun is taken up"
+    )
+
     commands.add_parser("profiles", help="list the profiles")
     return parser
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from agent_gspo_core.kit.evaluate import evaluate
+
+    changes = read_changes([change for group in options.changes for change in group])
+    given = {
+        "benchmarks": options.benchmark,
+        "methods": options.method,
+        "limit": options.limit,
+        "seeds": options.seeds,
+        "caps": options.cap and [cap or None for cap in options.cap],
+        "policy.model": options.model,
+        "root": options.root,
+        "run_code": options.run_code or None,
+    }
+    changes |= {name: value for name, value in given.items() if value is not None}
+    if changes.get("limit") == 0:
+        changes["limit"] = None
+    evaluate(options.profile, changes, options.run_folder.absolute() if options.run_folder else None)
+    return 0
 
 
 def _profiles() -> int:

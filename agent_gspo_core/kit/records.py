@@ -252,30 +252,14 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Mean over independent units (training seeds) with Student's t interval: mean ± t(n−1) · s / √n.
+    """Mean over independent units (training seeds) with Student's t interval, as records hold it.
 
-    One unit has no interval: low and high are None. Shares are not clipped to [0, 1]: with few seeds the interval may
-    reach beyond, and cutting it would hide how wide it is.
-
-    Raises:
-        ValueError: no values, one that is not finite, or a confidence outside (0, 1).
+    See `agent_gspo_core.statistics.t_interval`, errors included. One unit has no interval: low and high are None.
     """
-    _check_confidence(confidence)
-    values = [float(value) for value in values]
-    if not values:
-        raise ValueError("interval: no values; at least one seed must have been measured")
-    n = len(values)
-    odd = [value for value in values if not math.isfinite(value)]
-    if odd:
-        raise ValueError(f"interval: {odd[0]} among the values; leave out what was not measured")
-    mean = math.fsum(values) / n
-    if n == 1:
-        return {"mean": float(mean), "low": None, "high": None}
-    from scipy.special import stdtrit
+    from agent_gspo_core.statistics import t_interval  # imports scipy, which a `--help` need not wait for
 
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * deviation / math.sqrt(n)
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    found = t_interval(values, confidence)
+    return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
@@ -314,16 +298,56 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+SECRET_VARIABLE = re.compile(r"(^|_)(TOKEN|SECRET|CREDENTIALS?|KEY|PASS)(_|$)|PASSW|APIKEY", re.IGNORECASE)
+"""Environment variables whose values are taken for secrets."""
+
+SECRETS = re.compile(
+    r"\bhf_[A-Za-z0-9]{20,}"  # Hugging Face
+    r"|\bsk-[A-Za-z0-9_-]{20,}"  # OpenAI, Anthropic
+    r"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}|\bglpat-[A-Za-z0-9_-]{20,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"  # AWS
+    r"|\bAIza[0-9A-Za-z_-]{35}"  # Google
+    r"|\bxox[abprs]-[A-Za-z0-9-]{10,}"  # Slack
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]|-(?!----))*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user and password in an address
+)
+"""Texts that are secrets by their form."""
+
+SECRET = "[secret]"
+"""What stands in place of a secret."""
+
+
 def scrub(text: str) -> str:
-    """Text without the places of this machine: the checkout becomes ".", the home folder "~"."""
+    """Text without the places of this machine and without secrets.
+
+    The checkout becomes ".", the home folder "~". Values of environment variables that are named like secrets (eight
+    characters or more), keys of well-known forms and passwords in addresses become "[secret]". Anything else that is
+    secret is not recognised.
+    """
+    for name, value in os.environ.items():
+        if len(value) >= 8 and SECRET_VARIABLE.search(name):
+            text = text.replace(value, SECRET)
+    text = SECRETS.sub(SECRET, text)
     for place, name in ((Path(__file__).resolve().parents[2], "."), (Path.home(), "~")):
         if place != Path(place.anchor):
-            text = re.sub(re.escape(str(place)) + r"(?![\w.-])", name, text)
+            text = re.sub(r"(?<![\w.-])" + re.escape(str(place)) + r"(?![\w.-])", name, text)
     return text
 
 
-def provenance() -> dict[str, Any]:
-    """What a run ran on: commit, versions, platform, cores and threads, start in UTC. Holds no path of this machine."""
+def scrub_all(value: Any) -> Any:
+    """`scrub` for every text in nested lists and mappings; keys too."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, Mapping):
+        return {scrub(key) if isinstance(key, str) else key: scrub_all(inner) for key, inner in value.items()}
+    return [scrub_all(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def provenance(**more: Any) -> dict[str, Any]:
+    """What a run ran on: commit, versions, hardware, cores and threads, start in UTC, then `more` (JSON values).
+
+    Holds no path of this machine and no secret (see `scrub`).
+    """
     record: dict[str, Any] = {
         "started": utc_now(),
         "git": _git_state(Path(__file__).resolve().parents[2]),
@@ -331,6 +355,8 @@ def provenance() -> dict[str, Any]:
         "packages": _versions(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "cpu": _processor(),
+        "memory_gib": _memory(),
         "cpu_count": usable_cores(),
         "threads": {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
     }
@@ -338,7 +364,23 @@ def provenance() -> dict[str, Any]:
     if torch is not None:
         record["threads"]["torch"] = torch.get_num_threads()
         record["accelerator"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return record
+    return dict(scrub_all(record | more))
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.lower().startswith(("model name", "hardware")):
+                return " ".join(line.partition(":")[2].split())
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> float:
+    """Memory of the machine in GiB, one decimal."""
+    import psutil
+
+    return round(psutil.virtual_memory().total / 2**30, 1)
 
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -18,6 +18,7 @@ import yaml
 
 from agent_gspo_core.benchmarks.hidden_profile import HiddenProfileSettings
 from agent_gspo_core.budget import BudgetSettings
+from agent_gspo_core.kit.suite import SuiteSettings
 from agent_gspo_core.objective import ObjectiveSettings
 from agent_gspo_core.policy import PolicySettings
 from agent_gspo_core.reward import RewardSettings
@@ -92,6 +93,8 @@ class Profile:
     """Watchdog of one notebook."""
     settings: RunSettings = field(default_factory=RunSettings)
     """The run itself."""
+    suite: SuiteSettings = field(default_factory=SuiteSettings)
+    """The evaluation of several methods on several benchmarks."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
