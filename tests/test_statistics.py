@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -61,6 +61,7 @@ def test_wilson_oracles(successes: int, n: int, low: float, high: float) -> None
     assert (found.mean, found.n) == (successes / n, n)
 
 
+@settings(max_examples=30)
 @given(counts_of_items, st.floats(0.5, 0.999))
 def test_wilson_agrees_with_scipy(counts: tuple[int, int], level: float) -> None:
     expected = stats.binomtest(*counts).proportion_ci(confidence_level=level, method="wilson")
@@ -98,14 +99,14 @@ def test_one_seed_has_no_interval_and_records_hold_the_same_interval() -> None:
     assert records.interval([0.9, 1.0, 0.95]) == {"mean": found.mean, "low": found.low, "high": found.high}
 
 
-# ----------------------------------------------------------------------------------------- two systems, the same items
+# ------------------------------------------------------------------------------------------ two systems, the same items
 
 
 @pytest.mark.parametrize(
     ("b", "c", "p"), [(5, 1, 0.21875), (121, 59, 4.434e-06), (0, 0, 1.0), (7, 7, 1.0), (0, 6, 1 / 32)]
 )
 def test_mcnemar_oracles(b: int, c: int, p: float) -> None:
-    assert mcnemar_exact(b, c) == pytest.approx(p, rel=1e-4)
+    assert mcnemar_exact(b, c) == pytest.approx(p, rel=2e-4)
 
 
 def test_mcnemar_equals_the_count_over_all_outcomes() -> None:
@@ -170,7 +171,7 @@ def test_paired_difference_agrees_with_scipys_bootstrap_at_the_same_quantiles() 
 
 def test_paired_difference_of_token_counts_is_near_students_interval() -> None:
     rng = np.random.default_rng(2)
-    a, b = rng.gamma(2, 100, 400), rng.gamma(2, 80, 400)
+    a, b = rng.gamma(2, 100, 150), rng.gamma(2, 80, 150)
     found = paired_difference(items(a.tolist()), items(b.tolist()))
     expected = stats.ttest_rel(a, b).confidence_interval(0.95)
     width = expected.high - expected.low
@@ -180,6 +181,7 @@ def test_paired_difference_of_token_counts_is_near_students_interval() -> None:
 paired_items = st.lists(st.tuples(shares, shares), min_size=2, max_size=40)
 
 
+@settings(max_examples=30)
 @given(paired_items, st.integers(0, 5))
 def test_paired_difference_is_mirrored_seeded_and_blind_to_order(pairs: list[tuple[float, float]], seed: int) -> None:
     a, b = items([left for left, _ in pairs]), items([right for _, right in pairs])
@@ -210,7 +212,7 @@ def test_resampling_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     a, b = items(rng.random(50).tolist()), items(rng.random(50).tolist())
     whole = paired_difference(a, b, resamples=1001)
     monkeypatch.setattr(statistics, "_CHUNK", 500)
-    assert paired_difference(a, b, resamples=1001) == whole
+    assert ends(paired_difference(a, b, resamples=1001)) == pytest.approx(ends(whole), rel=1e-12)
 
 
 def test_systems_that_agree_throughout_get_no_interval_of_width_zero() -> None:
@@ -222,11 +224,11 @@ def test_systems_that_agree_throughout_get_no_interval_of_width_zero() -> None:
 def test_paired_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(11)
     covered = 0
-    for _ in range(300):
+    for _ in range(200):
         outcomes = rng.choice([-1.0, 0.0, 1.0], p=[0.1, 0.7, 0.2], size=60)
         low, high = ends(paired_difference(items(outcomes.tolist()), items([0.0] * 60), resamples=1000))
         covered += low <= 0.1 <= high
-    assert 0.92 <= covered / 300 <= 0.98  # ± 2.4 standard errors around 0.95
+    assert 0.91 <= covered / 200 <= 0.99  # ± 2.6 standard errors around 0.95
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters
@@ -440,7 +442,7 @@ def test_minimum_detectable_difference_solves_its_equation(
 def test_more_items_and_less_discordance_detect_less(n: int, discordance: float) -> None:
     found = minimum_detectable_difference(n, discordance) or math.inf
     assert (minimum_detectable_difference(n + 50, discordance) or math.inf) <= found
-    assert (minimum_detectable_difference(n, discordance + 0.05) or math.inf) >= found
+    assert found == math.inf or (minimum_detectable_difference(n, discordance + 0.05) or 0) > found
 
 
 def test_the_difference_is_found_about_as_often_as_it_says() -> None:
@@ -464,7 +466,7 @@ def test_detectability_is_a_sentence_with_its_assumptions() -> None:
     assert detectability(5).startswith("With n = 5 items no difference between two systems can be detected reliably (")
 
 
-# ------------------------------------------------------------------------------------------------- accuracy against cost
+# ------------------------------------------------------------------------------------------------ accuracy against cost
 
 
 def test_pareto_front_leaves_out_the_beaten_and_keeps_equals() -> None:
