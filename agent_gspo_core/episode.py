@@ -28,7 +28,9 @@ class CodeTests:
         if not self.entry_point.isidentifier():
             raise ValueError(f"code tests: the entry point {self.entry_point!r} is no Python name")
         if not self.program.strip():
-            raise ValueError(f"code tests of {self.entry_point!r}: no test program; an untested solution proves nothing")
+            raise ValueError(
+                f"code tests of {self.entry_point!r}: no test program; an untested solution proves nothing"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Message:
     """Cut at the cap before an end token was sampled."""
     heard: tuple[int, ...] = ()
     """Indices in `Episode.messages` of what this agent had heard."""
+    sampled: bool = True
+    """False for words that were put into the agent's mouth: `logprobs` then say nothing, and it is never trained on."""
 
     def __post_init__(self) -> None:
         if not self.token_ids:
@@ -156,7 +160,7 @@ class Group:
 
 
 def group_messages(episodes: Sequence[Episode]) -> list[Group]:
-    """Group the actions of parallel episodes by (problem, agent, round).
+    """Group the actions of parallel episodes by (problem, agent, round); what was not sampled is in no group.
 
     Source: ours; members of a group share the query but, after the first turn, not the prompt (AT-GRPO,
     arXiv 2510.11062, names the alternative, see `rollout.sample_turn_groups`).
@@ -164,6 +168,8 @@ def group_messages(episodes: Sequence[Episode]) -> list[Group]:
     rows: dict[tuple[str | int, ...], list[Row]] = {}
     for e, episode in enumerate(episodes):
         for m, message in enumerate(episode.messages):
+            if not message.sampled:
+                continue
             rows.setdefault((episode.problem.id, message.agent, message.round), []).append(Row(e, m))
     return [Group(key, tuple(members)) for key, members in rows.items()]
 

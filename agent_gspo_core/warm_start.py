@@ -8,7 +8,7 @@ probability, so that reinforcement has something to reinforce) and a *skill* (re
 It never shows which form fits which situation: that is left for the communication reward to teach. An agent that is not
 asked says so in its opening words, and then talks as long as the others: it can tell, and draws no conclusion.
 
-Three stages, each with an optimiser and data of its own:
+Four stages, each with an optimiser and data of its own:
 
     reading    looking back (runs of words repeated, pairs of name and count asked for again and again: from transcripts
                alone a model this small learns it far more slowly), then short, uniform transcripts; every second batch
@@ -17,6 +17,7 @@ Three stages, each with an optimiser and data of its own:
                trained, in batches that hold nothing else. Taught all at once, or mixed with speeches (whose many easy
                tokens drown the few that decide), the model adds up whatever it hears and stays there
     habit      the mixture of forms below, in turn with the answers to all kinds of questions after all forms of talk
+    polish     the same at a lower rate, with more bare answers
 
 Every choice in this file is ours.
 """
@@ -31,7 +32,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agent_gspo_core.benchmarks.hidden_profile import (
-    FAMILIES,
     ITEMS,
     LARGEST_VALUE,
     LETTERS,
@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 
 _NAMES = {False: "loss_own", True: "loss_whole_row"}
 
+RECORD = "warm_start.json"
 PASS_WORD = "[pass]"
 SPECIAL_TOKENS = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 # One space before what is said keeps a name one and the same token at the start of a message and inside it.
@@ -129,7 +130,11 @@ class WarmStartSettings:
     """Rows of a batch of bare answers."""
     answer_learning_rate: float = 1e-3
     habit_steps: int = 600
-    habit_learning_rate: float = 7e-4
+    habit_learning_rate: float = 1e-3
+    polish_answer_habit: tuple[float, ...] = (0.30, 0.15, 0.15, 0.40)
+    """The same chances in the last stage."""
+    polish_steps: int = 360
+    polish_learning_rate: float = 6e-4
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
     """Tokens of a micro-batch, padding included."""
@@ -245,17 +250,20 @@ def draw_example(
     *,
     mixed: bool,
     ask_fewer: float = 0.0,
-    families: tuple[str, ...] = FAMILIES,
+    decides: bool | None = None,
 ) -> Example:
-    """One row of short transcripts (`mixed=False`) or of the mixture."""
+    """One row of short transcripts (`mixed=False`) or of the mixture: a decider's (3 in 4 unless `decides` says so) or
+    another agent's.
+    """
     agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
-    drawn = HiddenProfileSettings(agents=agents, ask_fewer=ask_fewer, families=families)
+    drawn = HiddenProfileSettings(agents=agents, ask_fewer=ask_fewer)
     facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, drawn)
     problem = to_problem(facts, "warm-start")
     # The first stage asks for the uniform short message; its decider still learns all four forms.
     habit = settings.message_habit if mixed else (0.0, 0.1, 0.9, 0.0, 0.0)
     forms = [_pick(habit, rng) for _ in range(agents)]
-    decides = rng.random() < 0.75
+    if decides is None:
+        decides = rng.random() < 0.75
     if decides and rng.random() < 0.95:
         # A decider mostly hears what it needs; the rest shows what follows when it does not.
         forms = [2 if form > 2 and a in facts.asked else form for a, form in enumerate(forms)]
@@ -426,7 +434,9 @@ def reading_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     drill = batches(settings, tokenizer, draw_recall, settings.seed)
     concise = batches(settings, tokenizer, lambda rng: _concise(rng, settings), settings.seed + 1)
     lessons = [_Lesson("recall", drill, settings.recall_steps), _Lesson("concise", concise, settings.concise_steps)]
-    return _Stage("reading", lessons, settings.learning_rate, settings.warmup_steps, settings.reading_horizon, whole_rows=True)
+    return _Stage(
+        "reading", lessons, settings.learning_rate, settings.warmup_steps, settings.reading_horizon, whole_rows=True
+    )
 
 
 SHORT = (0.0, 0.0, 1.0)
@@ -460,16 +470,29 @@ def answering_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
 
 
 def habit_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
-    """In turn: the mixture of forms, answers after any form of talk, answers after short talk."""
-    spoken = (0.4, 0.2, 0.4)
-    sources = (
-        batches(settings, tokenizer, lambda rng: draw_example(rng, settings, mixed=True), settings.seed + 2),
-        batches(settings, tokenizer, lambda rng: draw_answer(rng, settings, LESSONS, spoken), settings.seed + 3),
-        batches(settings, tokenizer, lambda rng: draw_answer(rng, settings, LESSONS, SHORT), settings.seed + 4),
-    )
-    mixed = (batch for turn in zip(*sources, strict=True) for batch in turn)
-    lesson = _Lesson("mixture", mixed, settings.habit_steps)
+    """In turn: what agents say, what deciders say, bare answers after all forms of talk."""
+    lesson = _mixture(settings, tokenizer, settings.habit_steps, settings.seed + 2)
     return _Stage("habit", [lesson], settings.habit_learning_rate, settings.later_warmup_steps, settings.habit_steps)
+
+
+def polish_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """The same once more at a lower rate, with more bare answers."""
+    settings = replace(settings, answer_habit=settings.polish_answer_habit)
+    lesson = _mixture(settings, tokenizer, settings.polish_steps, settings.seed + 20)
+    rate = settings.polish_learning_rate
+    return _Stage("polish", [lesson], rate, settings.later_warmup_steps, settings.polish_steps)
+
+
+def _mixture(settings: WarmStartSettings, tokenizer: Any, steps: int, seed: int) -> _Lesson:
+    """Batches of three kinds by turns, each with its own mean: the few tokens that decide would drown in speeches."""
+    forms = (0.4, 0.2, 0.4)
+    draws: tuple[Callable[[random.Random], Example], ...] = (
+        lambda rng: draw_example(rng, settings, mixed=True, decides=False),
+        lambda rng: draw_example(rng, settings, mixed=True, decides=True),
+        lambda rng: draw_answer(rng, settings, LESSONS, forms),
+    )
+    sources = [batches(settings, tokenizer, draw, seed + number) for number, draw in enumerate(draws)]
+    return _Lesson("mixture", (batch for turn in zip(*sources, strict=True) for batch in turn), steps)
 
 
 def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage) -> list[dict[str, float | str]]:
@@ -510,20 +533,23 @@ def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage
 def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> dict[str, Any]:
     """Build tokenizer and weights and write them, with the record of the run, to `out`.
 
-    Every stage leaves its weights in a folder of its name. `start` names such a folder: the stages up to it are taken
-    over, and with the same settings the outcome is the same, since each stage draws its data and makes its optimiser
-    anew.
+    Every stage leaves its weights and the record so far in a folder of its name. `start` names such a folder: the
+    stages up to it are taken over, and with the same settings the outcome is the same, since each stage draws its data
+    and makes its optimiser anew.
     """
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(settings.threads)
     started = time.monotonic()
     tokenizer = build_tokenizer(settings)
+    record: dict[str, Any] = {}
     curve: list[dict[str, float | str]] = []
+    before = 0.0
     stages = [
         reading_stage(settings, tokenizer),
         answering_stage(settings, tokenizer),
         habit_stage(settings, tokenizer),
+        polish_stage(settings, tokenizer),
     ]
     names = [stage.name for stage in stages]
     if start is None:
@@ -533,24 +559,27 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
     else:
         model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
         stages = stages[names.index(start.name) + 1 :]
+        record = json.loads((start / RECORD).read_text())
+        curve, before = record["curve"], record["seconds"]
     for stage in stages:
         curve += train(settings, model, tokenizer, stage)
-        save(model, tokenizer, out / stage.name)
-    save(model, tokenizer, out)
-    record = {
-        "settings": asdict(settings),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "seconds": round(time.monotonic() - started, 1),
-        "torch": torch.__version__,
-        "curve": curve,
-    }
-    (out / "warm_start.json").write_text(json.dumps(record, indent=1) + "\n")
+        record = {
+            "settings": asdict(settings),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "seconds": round(before + time.monotonic() - started, 1),
+            "torch": torch.__version__,
+            "curve": curve,
+        }
+        save(model, tokenizer, out / stage.name, record)
+    save(model, tokenizer, out, record)
     return record
 
 
-def save(model: Any, tokenizer: Any, out: Path) -> None:
-    """Write model and tokenizer in ordinary Hugging Face form."""
+def save(model: Any, tokenizer: Any, out: Path, record: dict[str, Any] | None = None) -> None:
+    """Write model and tokenizer in ordinary Hugging Face form, and the record of how they came about."""
     out.mkdir(parents=True, exist_ok=True)
+    if record is not None:
+        (out / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

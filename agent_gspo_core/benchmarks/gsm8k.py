@@ -7,27 +7,38 @@ The gold answer is what follows the single `####`. It may hold thousands commas 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
     DataFile,
     Hub,
-    check_count,
-    check_split,
-    data_root,
+    Record,
     json_lines,
-    read_file,
-    read_hub,
+    numbered,
+    read_split,
     take,
 )
 from agent_gspo_core.episode import Problem
 from agent_gspo_core.scoring.numbers import canonical, parse_number
 
-HUB = Hub("openai/gsm8k", "main", ("train", "test"))
+_SOURCE = (
+    "https://raw.githubusercontent.com/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c"
+    "/grade_school_math/data"
+)
+HUB = Hub("openai/gsm8k", "main", ("train", "test"), "740312add88f781978c0658806c59bc2815b9866")
 FILES = {
-    "train": DataFile("gsm8k/train.jsonl", 7473, "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465"),
-    "test": DataFile("gsm8k/test.jsonl", 1319, "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"),
+    "train": DataFile(
+        "gsm8k/train.jsonl",
+        7473,
+        "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+        f"{_SOURCE}/train.jsonl",
+    ),
+    "test": DataFile(
+        "gsm8k/test.jsonl",
+        1319,
+        "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+        f"{_SOURCE}/test.jsonl",
+    ),
 }
 
 
@@ -54,19 +65,11 @@ def load(
         ConnectionError: the hub cannot be read.
         ValueError: unknown split, another file than expected, or a record without exactly one `####`.
     """
-    check_split("gsm8k", split, tuple(FILES))
-    folder = data_root(root)
-    if folder is not None:
-        name = str(folder / FILES[split].path)
-        records = json_lines(read_file(folder, FILES[split], HUB.id), name)
-    else:
-        name = f"{HUB.id} ({split})"
-        records = read_hub(HUB, split, revision)
-    check_count(name, FILES[split].records, len(records))
-    return take([problem(record, f"gsm8k/{split}/{row}") for row, record in enumerate(records)], limit, seed)
+    records = read_split("gsm8k", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
+    return take([problem(record, id) for record, id in numbered(records, f"gsm8k/{split}")], limit, seed)
 
 
-def problem(record: dict[str, Any], id: str) -> Problem:
+def problem(record: Record, id: str) -> Problem:
     """One record `{"question", "answer"}` as a problem; the answer is written plainly ("1,080" becomes "1080")."""
     try:
         question, solution = str(record["question"]), str(record["answer"])
@@ -88,4 +91,6 @@ BENCHMARK = Benchmark(
     files=FILES,
     splits={split: file.records for split, file in FILES.items()},
     load=load,
+    evaluation_split="test",
+    training_split="train",
 )

@@ -11,19 +11,19 @@ the order of the source.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
     DataFile,
     Hub,
+    Record,
     check_count,
     check_split,
     data_root,
     digest,
+    json_list,
     read_file,
     read_hub,
     take,
@@ -32,7 +32,13 @@ from agent_gspo_core.episode import Problem
 from agent_gspo_core.scoring.numbers import canonical, parse_number
 
 HUB = Hub("ChilleD/MultiArith", "default", ("train", "test"))
-FILE = DataFile("multiarith/MultiArith.json", 600, "dc9db1b6cc68b1ecc2dec830d15aaf8c9a0932aa31d5ffce88ef3628179d36f4")
+FILE = DataFile(
+    "multiarith/MultiArith.json",
+    600,
+    "dc9db1b6cc68b1ecc2dec830d15aaf8c9a0932aa31d5ffce88ef3628179d36f4",
+    "https://raw.githubusercontent.com/kojima-takeshi188/zero_shot_cot/5ef330fcdeec0cd26aee27943504f91f8ec1c33c"
+    "/dataset/MultiArith/MultiArith.json",
+)
 SPLITS = {"train": 380, "test": 200, "all": 580}
 
 # What differs between two tellings of one story: names and other capitalised words, numbers, pronouns.
@@ -80,19 +86,12 @@ def load(
     return take([p for p in problems if split in ("all", p.id.split("/")[1])], limit, seed)
 
 
-def read_records(folder: Path) -> list[dict[str, Any]]:
+def read_records(folder: Path) -> list[Record]:
     """The records of the local file."""
-    text = read_file(folder, FILE, HUB.id)
-    try:
-        records = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{folder / FILE.path}: expected a JSON list of objects, {error}") from error
-    if not isinstance(records, list):
-        raise ValueError(f"{folder / FILE.path}: expected a JSON list of objects, found {type(records).__name__}")
-    return records
+    return json_list(read_file(folder, FILE, HUB.id), str(folder / FILE.path))
 
 
-def local_pair(record: dict[str, Any], name: str, row: int) -> tuple[str, str]:
+def local_pair(record: Record, name: str, row: int) -> tuple[str, str]:
     """Question and answer of a record of the original file: `sQuestion`, `lSolutions`."""
     try:
         question, solutions = record["sQuestion"], record["lSolutions"]
@@ -103,7 +102,7 @@ def local_pair(record: dict[str, Any], name: str, row: int) -> tuple[str, str]:
     return _pair(question, solutions[0], name, row)
 
 
-def hub_pair(record: dict[str, Any], name: str, row: int) -> tuple[str, str]:
+def hub_pair(record: Record, name: str, row: int) -> tuple[str, str]:
     """Question and answer of a record of the hub copy: `question`, `final_ans`."""
     try:
         return _pair(record["question"], record["final_ans"], name, row)
@@ -171,4 +170,6 @@ BENCHMARK = Benchmark(
     files=dict.fromkeys(SPLITS, FILE),
     splits=SPLITS,
     load=load,
+    evaluation_split="test",
+    training_split="train",
 )

@@ -11,7 +11,7 @@ from agent_gspo_core import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 well, 1 a notebook failed, 2 bad input, 130 interrupted."""
+    """Run one command; returns the exit code: 0 well, 1 a notebook or a check failed, 2 bad input, 130 interrupted."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -20,6 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _profiles()
             case "evaluate":
                 return _evaluate(options)
+            case "ablate":
+                return _ablate(options)
+            case "data":
+                return _data(options)
+            case "check":
+                return _check(options)
+            case "claims":
+                return _claims(options)
+            case "report":
+                return _report(options)
             case _:
                 return _reproduce(options)
     except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
@@ -38,6 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("reproduce", help="run the notebooks of a profile and print the headline")
     run.add_argument("--profile", default="embedded", help="name (see `agent-gspo profiles`) or .yaml file [embedded]")
     run.add_argument("--only", nargs="+", metavar="NN", help="run these notebooks only, by number or name")
+    run.add_argument("--from", metavar="NN", dest="start", help="run this notebook and those behind it")
+    run.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks side by side, sharing the cores [1]")
+    run.add_argument(
+        "--resume",
+        action="store_true",
+        help="take up the newest run of the profile (or --run-folder): run what is missing",
+    )
+    run.add_argument("--dry-run", action="store_true", help="say what would run and why, and do nothing")
     run.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
     run.add_argument("--backend", help="transformers or unsloth, in place of the profile's")
     run.add_argument(
@@ -71,8 +89,56 @@ def _parser() -> argparse.ArgumentParser:
         "--run-folder", type=Path, metavar="FOLDER", help="where to write; one that was begun is taken up"
     )
 
+    check = commands.add_parser("check", help="check notebook sources without running them")
+    check.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="files [all of notebooks/]")
+
+    claims = commands.add_parser("claims", help="every claim of the papers, and what a run says to it")
+    claims.add_argument("run_folder", nargs="?", type=Path, metavar="RUN_FOLDER", help="[data/results/embedded]")
+    claims.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the page (Markdown) instead of printing a table"
+    )
+
+    report = commands.add_parser("report", help="one offline page (HTML and Markdown) from a run folder")
+    report.add_argument("run_folder", nargs="?", type=Path, metavar="RUN_FOLDER", help="[runs/latest]")
+    report.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where report.html and report.md go [the run folder]"
+    )
+
+    ablate = commands.add_parser("ablate", help="run the arms of the ablation and compare them; taken up after a stop")
+    ablate.add_argument("--profile", default="embedded", help="whose ablation [embedded]")
+    ablate.add_argument("--form", choices=("short", "full"), default="full", help="the notebook's or the whole [full]")
+    ablate.add_argument("--arm", nargs="+", metavar="NAME", help="run these now; the tables hold all that are finished")
+    ablate.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
+    ablate.add_argument("--jobs", type=int, metavar="N", help="runs side by side [the profile's]")
+    ablate.add_argument(
+        "--set", action="append", nargs="+", default=[], metavar="NAME=VALUE", dest="changes",
+        help="change a setting of every arm, e.g. trainer.steps=3; values are read as YAML",
+    )  # fmt: skip
+    ablate.add_argument(
+        "--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/ablation-<profile>-<form>]"
+    )
+
     commands.add_parser("profiles", help="list the profiles")
+    _add_data_parser(commands)
     return parser
+
+
+def _add_data_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    data = commands.add_parser("data", help="list, fetch or verify the benchmark files")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listed = actions.add_parser("list", help="what there is, under which licence, and what lies in the folder")
+    fetch = actions.add_parser("fetch", help="download original files and check their SHA-256")
+    verify = actions.add_parser("verify", help="check digests, counts and every record of the files in the folder")
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="benchmarks; `seven` for the seven of the evaluation")
+    verify.add_argument("names", nargs="*", metavar="NAME", help="benchmarks [all]")
+    for action in (listed, fetch, verify):
+        action.add_argument("--root", type=Path, metavar="FOLDER", help="folder of benchmark files [AGENT_GSPO_DATA]")
+
+
+def _data(options: argparse.Namespace) -> int:
+    from agent_gspo_core.kit.data_command import run
+
+    return run(options.action, getattr(options, "names", ()), options.root)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -116,8 +182,82 @@ def _reproduce(options: argparse.Namespace) -> int:
         seeds=options.seeds,
         backend=options.backend,
         overrides=read_changes([change for group in options.changes for change in group]),
+        start=options.start,
+        jobs=options.jobs,
+        resume=options.resume,
+        dry_run=options.dry_run,
     )
     return report.exit_code
+
+
+def _check(options: argparse.Namespace) -> int:
+    from agent_gspo_core.kit.check import check_notebooks
+    from agent_gspo_core.kit.records import project_root
+    from agent_gspo_core.kit.sources import find_notebooks
+
+    absent = [path for path in options.notebooks if not path.is_file()]
+    if absent:
+        raise FileNotFoundError(f"notebook {str(absent[0])!r} is not there")
+    paths = [path.absolute() for path in options.notebooks] or find_notebooks(project_root() / "notebooks")
+    findings = check_notebooks(paths)
+    for finding in findings:
+        print(finding)
+    print(f"{len(paths)} notebooks, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from agent_gspo_core.kit.claims import claims_page, print_claims
+    from agent_gspo_core.kit.records import project_root, write_text
+
+    folder = options.run_folder or project_root() / "data" / "results" / "embedded"
+    if options.out is None:
+        print_claims(folder)
+    else:
+        print(f"wrote {write_text(options.out, claims_page(folder))}")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from agent_gspo_core.kit.records import project_root
+    from agent_gspo_core.kit.report import write_report
+
+    for path in write_report(options.run_folder or project_root() / "runs" / "latest", options.out):
+        print(f"wrote {path}")
+    return 0
+
+
+def _ablate(options: argparse.Namespace) -> int:
+    from transformers.utils.logging import disable_progress_bar
+
+    from agent_gspo_core.kit import ablation, records
+    from agent_gspo_core.kit.settings import load_profile
+
+    disable_progress_bar()
+    profile = load_profile(options.profile)
+    form = getattr(profile.ablation, options.form)
+    changes = read_changes([change for group in options.changes for change in group])
+    base = ablation.base_settings(profile, form, changes)
+    arms = ablation.all_arms(base, form)
+    seeds = options.seeds or list(form.seeds)
+    name = f"ablation-{Path(options.profile).stem}-{options.form}"
+    folder = records.project_path(options.run_folder.absolute() if options.run_folder else Path("runs") / name)
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = profile.jobs if options.jobs is None else options.jobs
+    try:
+        plan = ablation.run_ablation(base, arms, seeds, folder, jobs=jobs, only=options.arm)
+    except RuntimeError as error:  # an arm failed; the others are recorded
+        print(f"agent-gspo: {error}", file=sys.stderr)
+        return 1
+    if not plan.finished(ablation.FULL):
+        print(f"no table yet: arm {ablation.FULL} has not been run, and every arm is compared with it")
+        return 0
+    table, differences = ablation.write_tables(plan)
+    records.merge_summary(folder, profile=options.profile, seeds=seeds, ablation={"arms": ablation.summary_of(table)})
+    for row in differences.to_dict("records"):
+        print(f"{row['arm']}: {row['shows']}")
+    print(f"tables: {records.relative_to_project(folder)}")
+    return 0
 
 
 def read_changes(changes: Sequence[str]) -> dict[str, object]:
