@@ -706,7 +706,7 @@ def test_mbpp_plus_arguments_equal_those_of_the_ready_tests() -> None:
         published = {repr(list(arguments)) for arguments in ast.literal_eval(_without_inf(literal[1]))}
         ours = [repr(mbpp_plus.typed(task, arguments, task)) for arguments in record["base_input"]]
         checked += all(arguments in published for arguments in ours)
-    assert checked == len(mbpp_plus._ARGUMENTS) - 1  # 252: the ready test keeps complex numbers as they print
+    assert checked == len(mbpp_plus._ARGUMENTS)
 
 
 def _without_inf(literal: str) -> str:
@@ -736,7 +736,7 @@ def test_canonical_solutions_pass_and_an_empty_one_fails(name: str) -> None:
         problem: Problem = problems[row]
         assert problem.tests is not None
         run(problem.answer, problem.tests.program)
-        with pytest.raises((AssertionError, TypeError, AttributeError)):
+        with pytest.raises((AssertionError, TypeError, AttributeError, NameError)):  # some tests call a helper
             run(f"def {problem.tests.entry_point}(*a, **k):\n    return None\n", problem.tests.program)
 
 

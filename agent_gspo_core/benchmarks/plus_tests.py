@@ -45,6 +45,8 @@ def close(found, expected, atol):
     if is_number(found) and is_number(expected):
         if found != found or expected != expected:
             return found != found and expected != expected
+        if abs(expected) == inf:
+            return False
         return abs(found - expected) <= atol + 1e-7 * abs(expected)
     if isinstance(expected, (list, tuple)) and type(found) is type(expected) and len(found) == len(expected):
         return all(close(one, other, atol) for one, other in zip(found, expected))
