@@ -192,12 +192,14 @@ TOY = replace(
     reading_horizon=12,
     lesson_steps=4,
     answer_rows=6,
-    habit_steps=12,
+    habit_steps=6,
+    polish_steps=6,
     warmup_steps=3,
     later_warmup_steps=2,
     learning_rate=1e-2,
     answer_learning_rate=1e-2,
     habit_learning_rate=1e-2,
+    polish_learning_rate=1e-2,
 )
 
 
@@ -218,7 +220,7 @@ def test_a_few_steps_teach_something_and_load_as_a_policy(built):
     assert record["parameters"] == build_policy().parameters
     first, last = record["curve"][0], record["curve"][-1]
     assert (first["stage"], first["lesson"], first["step"]) == ("reading", "recall", 3)
-    assert (last["stage"], last["step"]) == ("habit", 12)
+    assert (last["stage"], last["step"]) == ("polish", 6)
     assert last["loss_own"] < 0.9 * math.log(TOY.vocabulary)  # an untaught one has all of it
     policy = load_random(built[0])
     assert policy.context == TOY.context
@@ -237,7 +239,7 @@ def test_a_start_that_is_no_stage_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "build_tokenizer", lambda _: tokenizer())
     with pytest.raises(
         ValueError,
-        match=r"somewhere is no stage's folder; expected one of reading, answering, habit",
+        match=r"somewhere is no stage's folder; expected one of reading, answering, habit, polish",
     ):
         module.run(TOY, tmp_path, tmp_path / "somewhere")
 
