@@ -41,7 +41,8 @@ _PUBLIC = {
     "logprobs": ("score",),
     "rollout": ("Role", "SamplingSettings", "Team", "TeamSettings", "sample_episodes", "sample_turn_groups"),
     "scoring": ("is_correct", "read_answer"),
-    "evaluation": ("TeamScore", "evaluate_team", "score_episodes"),
+    "evaluation": ("ItemRecord", "TeamScore", "evaluate_items", "evaluate_team", "score_episodes"),
+    "methods": ("METHODS", "Method", "build_method"),
     "trainer": ("MismatchError", "NonFiniteError", "Trainer", "TrainerSettings"),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
@@ -51,9 +52,10 @@ __all__ = ["__version__", *sorted(_HOME)]
 if TYPE_CHECKING:
     from agent_gspo_core.budget import BudgetSettings, DualBudget, round_caps
     from agent_gspo_core.episode import Episode, Group, Message, Problem, Row, group_messages
-    from agent_gspo_core.evaluation import TeamScore, evaluate_team, score_episodes
+    from agent_gspo_core.evaluation import ItemRecord, TeamScore, evaluate_items, evaluate_team, score_episodes
     from agent_gspo_core.generation import Completion, sample
     from agent_gspo_core.logprobs import score
+    from agent_gspo_core.methods import METHODS, Method, build_method
     from agent_gspo_core.objective import (
         Advantages,
         ObjectiveSettings,
