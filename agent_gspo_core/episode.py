@@ -15,7 +15,7 @@ AnswerKind = Literal["number", "choice", "text", "latex", "code"]
 
 @dataclass(frozen=True)
 class CodeTests:
-    """What a program is held to: `program` runs after the solution, in the same module, and raises where it is wrong."""
+    """What a program is held to: `program` runs after the solution, in its module, and raises where it is wrong."""
 
     entry_point: str
     """Name of the function that the solution must define."""

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from agent_gspo_core.benchmarks import BENCHMARKS, hidden_profile
-from agent_gspo_core.episode import Problem
+from agent_gspo_core.episode import CodeTests, Problem
 from agent_gspo_core.evaluation import CodeRunner, ItemRecord, evaluate_items
 from agent_gspo_core.kit import records
 from agent_gspo_core.methods import build_method
@@ -251,7 +250,7 @@ def to_frame(cell: tuple[str, str, int | None, int], items: Sequence[ItemRecord]
     """Records as a table whose column types do not depend on what happens to be in it."""
     frame = pd.DataFrame([asdict(item) for item in items])
     for place, (key, value) in enumerate(zip(KEYS, cell, strict=True)):
-        frame.insert(place, key, pd.NA if value is None else value)
+        frame.insert(place, key, value)
     text = ("benchmark", "arm", "item", "family", "gold", "prediction", "strict_prediction", "reply", "transcript")
     types = dict.fromkeys(text, "string") | dict.fromkeys(("correct", "strict_correct"), "boolean")
     return frame.astype(types | {"cap": "Int64", "seed": "int64"})
@@ -326,7 +325,12 @@ def sandbox_runner() -> CodeRunner:
     """Runs programs in the sandbox, over all cores. Imported here, so that nothing can run one unasked."""
     from agent_gspo_core.scoring.sandbox import SandboxSettings, check_solutions
 
-    return partial(check_solutions, settings=SandboxSettings())
+    settings = SandboxSettings()
+
+    def passed(pairs: Sequence[tuple[str, CodeTests]]) -> list[bool]:
+        return [outcome.passed for outcome in check_solutions(pairs, settings)]
+
+    return passed
 
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:

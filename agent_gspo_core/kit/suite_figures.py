@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -39,7 +39,11 @@ def accuracy_and_tokens(scores: pd.DataFrame) -> Figure:
         for n, name in enumerate(names):
             rows = scores[scores["name"] == name]
             places = [benchmarks.index(b) * (len(names) + 1) + n for b in rows["benchmark"]]
-            style = {"color": CYCLE[n % len(CYCLE)], "marker": MARKERS[n % len(MARKERS)], "linestyle": "none"}
+            style: dict[str, Any] = {
+                "color": CYCLE[n % len(CYCLE)],
+                "marker": MARKERS[n % len(MARKERS)],
+                "linestyle": "none",
+            }
             mean, low, high = (100 * rows[key].to_numpy(dtype=float) for key in ("accuracy", "low", "high"))
             for place, value, least, most in zip(places, mean, low, high, strict=True):
                 if math.isfinite(least):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -175,7 +176,7 @@ def detectability_note(frame: pd.DataFrame) -> str:
 
 def _cells(frame: pd.DataFrame) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
     for names, part in frame.groupby(_CELL, dropna=False, sort=False):
-        cell = dict(zip(_CELL, names, strict=True))  # type: ignore[call-overload]
+        cell: dict[str, Any] = dict(zip(_CELL, names, strict=True))
         yield cell | {"cap": None if pd.isna(cell["cap"]) else int(cell["cap"])}, part
 
 
