@@ -36,12 +36,14 @@ test: lint ## lint, check types, run the tests
 	@echo "Testing (pytest)"
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
-lint: $(VENV)/.stamp ## ruff (rules, format) and mypy
+lint: $(VENV)/.stamp ## ruff (rules, format), mypy, notebook sources
 	@echo "Checking rules and format (ruff)"
 	@$(VENV)/bin/python -m ruff check .
 	@$(VENV)/bin/python -m ruff format --check .
 	@echo "Checking types (mypy)"
 	@$(VENV)/bin/python -m mypy
+	@echo "Checking notebook sources (agent-gspo check)"
+	@$(VENV)/bin/agent-gspo check
 
 test-unsloth: $(UNSLOTH_VENV)/.stamp ## make the Unsloth environment (.venv-unsloth, 7 GB) and test in it
 	@echo "Testing the Unsloth backend (pytest -m unsloth)"

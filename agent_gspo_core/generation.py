@@ -107,6 +107,7 @@ def sample(
     caps: Sequence[int],
     seeds: Sequence[int],
     temperature: float = 1.0,
+    must_speak: Sequence[bool] | None = None,
 ) -> list[Completion]:
     """Sample one reply for each prompt.
 
@@ -119,6 +120,8 @@ def sample(
         caps: most tokens of each reply, end token included.
         seeds: seed of each row's own random stream.
         temperature: divides the logits; 0 decodes greedily.
+        must_speak: rows that may not end at once: end tokens are masked at their first position. The kept
+            log-probabilities are those of the policy without the mask, so that a scoring pass finds the same ones.
 
     Raises:
         ValueError: empty prompt, cap below 1, a row longer than the context, a negative or infinite temperature,
@@ -128,6 +131,8 @@ def sample(
         return []
     if not len(prompts) == len(caps) == len(seeds):
         raise ValueError(f"sample: {len(prompts)} prompts, {len(caps)} caps and {len(seeds)} seeds; all must agree")
+    if must_speak is not None and len(must_speak) != len(prompts):
+        raise ValueError(f"sample: {len(prompts)} prompts but must_speak has {len(must_speak)} entries; give one each")
     if not 0 <= temperature < math.inf:  # also catches NaN
         raise ValueError(f"sample: temperature must be 0 (greedy) or positive, got {temperature}")
     for i, (prompt, cap) in enumerate(zip(prompts, caps, strict=True)):
@@ -164,7 +169,14 @@ def sample(
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     for t in range(max(caps)):
         logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
-        token = draw(logprobs.exp(), uniforms[rows, t]) if temperature else logits.argmax(-1)
+        allowed, weights = logits, logprobs.exp()
+        if t == 0 and must_speak is not None:
+            silent = torch.zeros_like(logits, dtype=torch.bool)
+            silent[:, ends] = torch.tensor(list(must_speak), device=device)[:, None]
+            allowed = logits.masked_fill(silent, -math.inf)
+            # Normalised anew, because beside a sure end token the rest would round to nothing.
+            weights = torch.softmax(allowed.float() / (temperature or 1.0), dim=-1)
+        token = draw(weights, uniforms[rows, t]) if temperature else allowed.argmax(-1)
         said[rows, t] = token
         said_logprobs[rows, t] = logprobs.gather(-1, token[:, None])[:, 0]
         lengths[rows] = t + 1

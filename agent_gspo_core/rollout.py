@@ -24,6 +24,13 @@ from agent_gspo_core.scoring import is_correct, read_answer
 from agent_gspo_core.topology import Topology, build_topology
 
 AnswerReader = Callable[[str, Problem], str | None]
+Script = Callable[[Problem, int, int, Sequence[str]], str | None]
+"""Words put into an agent's mouth: (problem, agent, round, texts heard) → text; `None`: it speaks for itself."""
+Change = Callable[[Episode, Message], Literal["mute", "speak"] | None]
+"""What to do to a recorded message: take it back, make its author speak, or nothing."""
+
+_TRIES = 8
+"""Draws of a message that must not pass, before the pass is left standing."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,9 @@ class TeamSettings:
     """Most tokens of an answering message."""
     pass_word: str = "[pass]"
     """A reply that is only this word counts as silence, as an empty reply does."""
+    allow_silence: bool = True
+    """False forbids it, for the ablation (ours): a discussion message may not begin with an end token, nobody is told
+    of the pass word, and whatever is said, the pass word too, counts as said. The decider is not concerned."""
     prompt_style: PromptStyle = "compact"
     """"compact" for the tiny policy, "instruct" for instruct models."""
     working: Working = "brief"
@@ -195,6 +205,7 @@ def sample_episodes(
     members: int = 1,
     settings: SamplingSettings | None = None,
     read: AnswerReader = read_answer,
+    script: Script | None = None,
 ) -> list[Episode]:
     """Talk every problem through `members` times, in parallel.
 
@@ -205,6 +216,8 @@ def sample_episodes(
         members: parallel episodes of a problem (the group size G).
         settings: sampling.
         read: reads an answer from the answering message.
+        script: asked for every message but a decider's; what it puts into an agent's mouth is not sampled, has no
+            log-probability, and is in no group that is trained on.
 
     Returns:
         Episodes, the members of a problem side by side.
@@ -217,7 +230,7 @@ def sample_episodes(
     _check(team, problems, members)
     talks = [_Talk(problem, member) for problem in problems for member in range(members)]
     for turn in team.turns:
-        talks = _speak(policy, team, talks, turn, settings)
+        talks = _speak(policy, team, talks, turn, settings, script)
     return [_finish(policy, team, talk, read) for talk in talks]
 
 
@@ -295,14 +308,26 @@ def _check(team: Team, problems: Sequence[Problem], members: int) -> None:
             )
 
 
-def _speak(policy: Policy, team: Team, talks: Sequence[_Talk], turn: Turn, settings: SamplingSettings) -> list[_Talk]:
-    """One turn of every talk, sampled in one batch (in slices of `batch_rows`)."""
+@dataclass(frozen=True)
+class _Seat:
+    """An agent about to speak: what it has heard, what it reads, and the seed of its words."""
+
+    agent: int
+    prompt: tuple[int, ...]
+    heard: tuple[int, ...]
+    seed: int
+
+
+def _seats(
+    policy: Policy, team: Team, talks: Sequence[_Talk], turn: Turn, settings: SamplingSettings
+) -> tuple[list[_Seat], int]:
+    """Who speaks in this turn, talk by talk, and the most tokens that each may say."""
     answering = team.answering(turn)
     cap = team.settings.answer_tokens if answering else team.settings.message_tokens
     if turn.round < team.settings.rounds:
         share = round_caps(settings.round_tokens, turn.round, team.settings.agents)
         cap = cap if share is None else min(cap, share)
-    prompts, ears, seeds = [], [], []
+    seats = []
     written: dict[str, tuple[int, ...]] = {}
     for talk in talks:
         for agent in turn.agents:
@@ -314,33 +339,143 @@ def _speak(policy: Policy, team: Team, talks: Sequence[_Talk], turn: Turn, setti
                     f"and may say {cap}, but the policy's context is {policy.context}; lower the round cap, "
                     "message_tokens or the number of rounds"
                 )
-            prompts.append(prompt)
-            ears.append(heard)
-            seeds.append(
-                derive_seed(settings.seed, settings.step, talk.problem.id, talk.member, talk.branch, agent, turn.round)
+            seed = derive_seed(
+                settings.seed, settings.step, talk.problem.id, talk.member, talk.branch, agent, turn.round
             )
+            seats.append(_Seat(agent, prompt, heard, seed))
+    return seats, cap
+
+
+def _draw(
+    policy: Policy, seats: Sequence[_Seat], cap: int, settings: SamplingSettings, must_speak: Sequence[bool]
+) -> list[Completion]:
+    """Replies of these seats, sampled in slices of `batch_rows`."""
     replies: list[Completion] = []
-    for start in range(0, len(prompts), settings.batch_rows):
-        part = slice(start, start + settings.batch_rows)
+    for start in range(0, len(seats), settings.batch_rows):
+        part = seats[start : start + settings.batch_rows]
+        forced = must_speak[start : start + settings.batch_rows]
         replies += sample(
             policy,
-            prompts[part],
-            caps=[cap] * len(prompts[part]),
-            seeds=seeds[part],
+            [seat.prompt for seat in part],
+            caps=[cap] * len(part),
+            seeds=[seat.seed for seat in part],
             temperature=settings.temperature,
+            **({"must_speak": forced} if any(forced) else {}),
         )
+    return replies
+
+
+def _speak(
+    policy: Policy,
+    team: Team,
+    talks: Sequence[_Talk],
+    turn: Turn,
+    settings: SamplingSettings,
+    script: Script | None = None,
+) -> list[_Talk]:
+    """One turn of every talk, sampled in one batch."""
+    seats, cap = _seats(policy, team, talks, turn, settings)
     width = len(turn.agents)
+    said: list[Message | None] = [None] * len(seats)
+    if script is not None:
+        for k, seat in enumerate(seats):
+            talk = talks[k // width]
+            texts = [talk.messages[i].text for i in seat.heard]
+            words = None if seat.agent == team.decider else script(talk.problem, seat.agent, turn.round, texts)
+            if words is not None:
+                said[k] = _unsampled(policy, team, seat, turn, words, cap)
+    own = [k for k, message in enumerate(said) if message is None]
+    forced = not team.settings.allow_silence
+    must_speak = [forced and seats[k].agent != team.decider for k in own]
+    for k, reply in zip(own, _draw(policy, [seats[k] for k in own], cap, settings, must_speak), strict=True):
+        said[k] = _message(policy, team, seats[k], turn, reply)
+    return _continued(talks, said, width)
+
+
+def _continued(talks: Sequence[_Talk], said: Sequence[Message | None], width: int) -> list[_Talk]:
+    """Each talk with its `width` new messages."""
+    known = [message for message in said if message is not None]
     return [
-        replace(
-            talk,
-            messages=talk.messages
-            + tuple(
-                _message(policy, team, agent, turn, prompts[k], ears[k], replies[k])
-                for agent, k in zip(turn.agents, range(i * width, (i + 1) * width), strict=True)
-            ),
-        )
+        replace(talk, messages=talk.messages + tuple(known[i * width : (i + 1) * width]))
         for i, talk in enumerate(talks)
     ]
+
+
+def resample_episodes(
+    policy: Policy,
+    team: Team,
+    episodes: Sequence[Episode],
+    change: Change,
+    *,
+    settings: SamplingSettings | None = None,
+    read: AnswerReader = read_answer,
+) -> list[Episode]:
+    """Tell recorded episodes again with some discussion messages changed, and everything else held fixed.
+
+    A message whose author still reads what it read stays as recorded; one whose author reads something else is sampled
+    anew, with the seed that it had. "mute" takes a message back: its end token alone stands in its place. "speak"
+    samples what a silent agent would have said: end tokens are masked at the first position, and a pass is drawn again,
+    up to 8 times in all (not in greedy decoding, where every draw is the same).
+
+    Args:
+        policy: who spoke.
+        team: the team that the episodes are of.
+        episodes: as `sample_episodes` returned them.
+        change: asked for every message of a turn that must not answer.
+        settings: those that the episodes were sampled with, so that seeds agree.
+        read: reads an answer from the answering message.
+
+    Returns:
+        The episodes in their order; those that nothing was done to are equal to what was given.
+
+    Raises:
+        ValueError: an episode of another team, or a row longer than the context.
+    """
+    settings = settings or SamplingSettings()
+    schedule = [(turn.round, agent) for turn in team.turns for agent in turn.agents]
+    for episode in episodes:
+        if [(m.round, m.agent) for m in episode.messages] != schedule:
+            raise ValueError(
+                f"replay: the episode of problem {episode.problem.id!r} has {len(episode.messages)} messages that do "
+                f"not follow this team's turns ({len(schedule)} messages); give the team that it was sampled with"
+            )
+    talks = [_Talk(episode.problem, episode.member) for episode in episodes]
+    for turn in team.turns:
+        seats, cap = _seats(policy, team, talks, turn, settings)
+        width = len(turn.agents)
+        place = len(talks[0].messages) if talks else 0
+        said: list[Message | None] = [None] * len(seats)
+        forced: list[int] = []
+        for k, seat in enumerate(seats):
+            episode = episodes[k // width]
+            recorded = episode.messages[place + k % width]
+            wish = None if team.answering(turn) else change(episode, recorded)
+            if wish == "mute" and not recorded.silent:
+                said[k] = _unsampled(policy, team, seat, turn, "", cap)
+            elif wish == "speak" and recorded.silent:
+                forced.append(k)
+            elif (seat.prompt, seat.heard) == (recorded.prompt_ids, recorded.heard):
+                said[k] = recorded
+        open_seats = [k for k, message in enumerate(said) if message is None]
+        for attempt in range(_TRIES if settings.temperature else 1):
+            drawn = [seats[k] if not attempt else _again(seats[k], attempt) for k in open_seats]
+            held = not team.settings.allow_silence
+            must = [k in forced or (held and seats[k].agent != team.decider) for k in open_seats]
+            for k, reply in zip(open_seats, _draw(policy, drawn, cap, settings, must), strict=True):
+                said[k] = _message(policy, team, seats[k], turn, reply)
+            open_seats = [k for k in forced if _is_silent(said[k])]
+            if not open_seats:
+                break
+        talks = _continued(talks, said, width)
+    return [_finish(policy, team, talk, read) for talk in talks]
+
+
+def _again(seat: _Seat, attempt: int) -> _Seat:
+    return replace(seat, seed=derive_seed(seat.seed, "again", attempt))
+
+
+def _is_silent(message: Message | None) -> bool:
+    return message is not None and message.silent
 
 
 def _ears(team: Team, agent: int, turn: Turn, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -367,7 +502,7 @@ def _prompt(
         note=talk.problem.notes[agent] if talk.problem.notes and agent != team.decider else None,
         answering=answering,
         instruction=role.instruction,
-        pass_word=team.settings.pass_word,
+        pass_word=team.settings.pass_word if team.settings.allow_silence else "",
         working=team.settings.working,
     )
     # Members of a group often read the same words: each wording is tokenised once a turn.
@@ -377,28 +512,29 @@ def _prompt(
     return written[key]
 
 
-def _message(
-    policy: Policy,
-    team: Team,
-    agent: int,
-    turn: Turn,
-    prompt: tuple[int, ...],
-    heard: tuple[int, ...],
-    reply: Completion,
-) -> Message:
+def _message(policy: Policy, team: Team, seat: _Seat, turn: Turn, reply: Completion) -> Message:
     text = policy.decode(reply.token_ids)
+    may_be_silent = team.settings.allow_silence or seat.agent == team.decider
     return Message(
-        agent=agent,
-        role=team.role(agent).name,
+        agent=seat.agent,
+        role=team.role(seat.agent).name,
         round=turn.round,
-        prompt_ids=prompt,
+        prompt_ids=seat.prompt,
         token_ids=reply.token_ids,
         logprobs=reply.logprobs,
         text=text,
-        silent=team.is_silent(text),
+        silent=may_be_silent and team.is_silent(text),
         truncated=reply.truncated,
-        heard=heard,
+        heard=seat.heard,
     )
+
+
+def _unsampled(policy: Policy, team: Team, seat: _Seat, turn: Turn, text: str, cap: int) -> Message:
+    """A message that the policy did not choose: `text` and an end token, cut at the cap, with log-probabilities 0."""
+    ids = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], min(policy.end_ids)]
+    kept = tuple(ids[:cap])
+    reply = Completion(kept, (0.0,) * len(kept), truncated=len(ids) > cap)
+    return replace(_message(policy, team, seat, turn, reply), sampled=False)
 
 
 def vote(answers: Iterable[str | None]) -> str | None:

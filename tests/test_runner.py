@@ -1,4 +1,4 @@
-"""The runner against notebooks that end in every way a notebook can end. About one kernel start per hostile ending."""
+"""The runner against notebooks that end in every way a notebook can end, all in one run with two side by side."""
 
 from __future__ import annotations
 
@@ -22,17 +22,25 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from rich.console import Console
 
-from agent_gspo_core.kit import cli, records, runner
+from agent_gspo_core.kit import cli, execution, records, runner, sources
 
 READ = "(profile, run_folder)"
+PARAMETERS = 'profile = "embedded"\nrun_folder = None'
+PLANTED = "hunter2-hunter2"
 
 
 def write_notebook(
-    path: Path, *cells: str, parameters: str | None = 'profile = "embedded"\nrun_folder = None', **kernel: str
+    path: Path,
+    *cells: str,
+    parameters: str | None = PARAMETERS,
+    contract: dict[str, list[str]] | None = None,
+    **kernel: str,
 ) -> Path:
     """A notebook with a parameters cell (None: without its tag) and the given code cells."""
     first = new_code_cell(parameters or READ, metadata={"tags": ["parameters"]} if parameters else {})
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", **kernel}}
+    metadata: dict[str, Any] = {"kernelspec": {"name": "python3", "display_name": "Python 3", **kernel}}
+    if contract is not None:
+        metadata["agent_gspo"] = contract
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=[first, *map(new_code_cell, cells)], metadata=metadata), path)
     return path
@@ -71,6 +79,27 @@ from agent_gspo_core.kit import plots, records
 figure = plots.lines([0, 1], {"a": [0, 1]}, xlabel="x", ylabel="y")
 plots.display_figure(figure, records.Path(run_folder) / "figures" / "line.png", 'A "line" & more.');
 """
+THREAD = """
+import threading
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+"""
+NAN = """
+from agent_gspo_core.kit import records
+records.write_json(records.Path(run_folder) / "12_nan.json", {"loss": float("nan")})
+"""
+FLOOD = """
+for _ in range(120):
+    print("x" * 100_000)
+"""
+SECRET = """
+import os, sys
+print("the token is", os.environ["PLANTED_TOKEN"])
+print("another is hf_" + "A" * 34, "and home is", os.path.expanduser("~/x"), file=sys.stderr)
+open(os.path.join(run_folder, "15_note.txt"), "w").write("left")
+{"shown": os.environ["PLANTED_TOKEN"]}
+"""
 LEFT_BEHIND = """
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 open("child.pid", "w").write(str(child.pid))
@@ -99,9 +128,21 @@ def run(root: Path) -> runner.RunReport:
     write_notebook(notebooks / "05_undeclared.ipynb", READ, parameters='profile = "x"')
     write_notebook(notebooks / "06_untagged.ipynb", READ, parameters=None)
     (notebooks / "07_torn.ipynb").write_text('{"cells": [')
+    write_notebook(notebooks / "08_thread.ipynb", READ, THREAD, "print('went on')")
+    write_notebook(notebooks / "09_command.ipynb", READ, "!exit 3")
+    write_notebook(notebooks / "10_quit.ipynb", READ, "quit()", "print('never')")
+    write_notebook(notebooks / "11_wrong_type.ipynb", READ, "seeds", parameters=f"{PARAMETERS}\nseeds: str = ''")
+    write_notebook(notebooks / "12_nan.ipynb", READ, NAN)
+    write_notebook(notebooks / "13_no_kernel.ipynb", READ, name="ir")
+    write_notebook(notebooks / "14_flood.ipynb", READ, FLOOD, "print('after the flood')")
+    write_notebook(notebooks / "15_secret.ipynb", READ, SECRET)
+    write_notebook(notebooks / "16_no_output.ipynb", READ, contract={"outputs": ["16_promised.json"]})
+    write_notebook(notebooks / "17_no_input.ipynb", READ, contract={"inputs": ["16_promised.json"], "after": ["16"]})
     write_notebook(notebooks / "scratch.ipynb", "1 / 0")
-    (root / "tiny.yaml").write_text("description: tests\nseeds: [0, 1]\ntimeout_minutes: 3\n")
-    return runner.reproduce(str(root / "tiny.yaml"), overrides={"trainer.steps": 3})
+    (root / "tiny.yaml").write_text("description: tests\nseeds: [0, 1]\ntimeout_minutes: 5\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLANTED_TOKEN", PLANTED)
+        return runner.reproduce(str(root / "tiny.yaml"), overrides={"trainer.steps": 3}, jobs=2)
 
 
 ENDINGS = {
@@ -112,6 +153,16 @@ ENDINGS = {
     "05_undeclared": "bad_parameters",
     "06_untagged": "bad_parameters",
     "07_torn": "bad_notebook",
+    "08_thread": "cell_error",
+    "09_command": "cell_error",
+    "10_quit": "early_exit",
+    "11_wrong_type": "bad_parameters",
+    "12_nan": "cell_error",
+    "13_no_kernel": "no_kernel",
+    "14_flood": "ok",
+    "15_secret": "ok",
+    "16_no_output": "missing_output",
+    "17_no_input": "missing_input",
 }
 
 
@@ -140,13 +191,13 @@ def test_executed_copy_log_and_outcome_are_kept_for_every_ending(name: str, run:
     record = records.read_json(folder / f"{name}.json")
     assert record["outcome"] == ENDINGS[name]
     assert record["executed"] == f"notebooks/{name}.ipynb"
-    assert bool(record["message"]) == (name != "01_ok")
+    assert bool(record["message"]) == (ENDINGS[name] != "ok")
     if name == "07_torn":
         assert not record["html"]
         assert "No HTML copy" in (folder / f"{name}.log").read_text()
     else:
         assert (run.run_folder / record["html"]).is_file()
-    if name != "01_ok" and record["html"]:
+    if ENDINGS[name] != "ok" and record["html"]:
         assert ENDINGS[name] in load(folder / f"{name}.ipynb").cells[0].source
         assert ENDINGS[name] in (run.run_folder / record["html"]).read_text()
 
@@ -158,11 +209,51 @@ def test_messages_say_what_went_wrong(run: runner.RunReport) -> None:
     assert "kernel died" in said["04_killed"]
     assert "parameter 'run_folder' is not declared; declared are profile" in said["05_undeclared"]
     assert "no cell is tagged 'parameters'" in said["06_untagged"]
+    assert said["08_thread"] == "a thread failed: ZeroDivisionError: division by zero"
+    assert "!exit 3 ended with code 3" in said["09_command"]
+    assert "parameter 'seeds' is declared as str, but is given [0, 1] (list)" in said["11_wrong_type"]
+    assert "12_nan.json.loss is nan" in said["12_nan"]
+    assert "it asks for the kernel 'ir'" in said["13_no_kernel"]
+    assert "16_promised.json, which it promises, is not there" in said["16_no_output"]
+    assert "16_promised.json is not in the run folder (it follows 16)" in said["17_no_input"]
+
+
+def test_a_flood_of_output_is_cut_and_what_follows_is_kept(run: runner.RunReport) -> None:
+    copy = run.run_folder / "notebooks" / "14_flood.ipynb"
+    assert copy.stat().st_size < 2 * execution.OUTPUT_LIMIT
+    text = copy.read_text()
+    assert "characters of output: the rest of this cell's is left out" in text
+    assert "after the flood" in text
+    assert "after the flood" in (run.run_folder / "notebooks" / "14_flood.log").read_text()
+
+
+def test_planted_secrets_and_the_home_folder_reach_neither_copies_nor_logs_nor_records(run: runner.RunReport) -> None:
+    assert "the token is [secret]" in (run.run_folder / "notebooks" / "15_secret.log").read_text()
+    for path in run.run_folder.rglob("*"):
+        if path.is_file():
+            held = path.read_bytes()
+            assert PLANTED.encode() not in held, path
+            assert b"hf_AAAA" not in held, path
+            assert f"{Path.home()}/x".encode() not in held, path
+
+
+def test_every_record_tells_what_was_given_left_and_depended_on(run: runner.RunReport) -> None:
+    record = records.read_json(run.run_folder / "notebooks" / "15_secret.json")
+    assert list(record["outputs"]) == ["15_note.txt"]
+    assert record["key"]["notebook"]["code cells"]
+    assert record["started"] <= record["ended"]
+    assert records.read_json(run.run_folder / "notebooks" / "01_ok.json")["summary_keys"] == ["headline"]
+    provenance = records.read_json(run.run_folder / "provenance.json")
+    assert provenance["seeds"] == [0, 1]
+    assert len(provenance["settings_sha256"]) == 64
+    assert provenance["outputs"]["15_note.txt"] == record["outputs"]["15_note.txt"]
+    assert provenance["started"] <= provenance["ended"]
+    assert {"cpu", "memory_gib", "git", "packages", "threads"} <= provenance.keys()
 
 
 def test_sources_are_untouched_and_nothing_lies_beside_them(run: runner.RunReport, root: Path) -> None:
     assert sorted(p.name for p in root.iterdir()) == ["child.pid", "notebooks", "runs", "tiny.yaml"]
-    for path in (root / "notebooks").glob("0[1-6]*.ipynb"):
+    for path in (root / "notebooks").glob("[01][1-6]_*.ipynb"):
         assert all(not cell.outputs and cell.execution_count is None for cell in load(path).cells)
 
 
@@ -207,7 +298,7 @@ def test_a_run_folder_is_never_mixed_or_overwritten(run: runner.RunReport, root:
 def test_the_watchdog_ends_an_endless_loop_and_keeps_the_evidence(tmp_path: Path) -> None:
     notebook = write_notebook(tmp_path / "01_endless.ipynb", READ, "while True: pass")
     start = time.monotonic()
-    outcome = runner.run_notebook(
+    outcome = execution.run_notebook(
         notebook, {"profile": "p", "run_folder": "r"}, tmp_path / "run", timeout=3, cwd=tmp_path
     )
     assert outcome.outcome == "timeout"
@@ -222,11 +313,11 @@ def test_an_interrupt_is_recorded_and_ends_the_worker(tmp_path: Path) -> None:
     workers: list[int] = []
     others = {child.pid for child in psutil.Process().children()}  # earlier tests leave multiprocessing's tracker
 
-    def interrupt(seconds: float) -> None:
+    def interrupt(seconds: float, done: int, cells: int) -> None:
         workers.extend(child.pid for child in psutil.Process().children() if child.pid not in others)
         raise KeyboardInterrupt
 
-    outcome = runner.run_notebook(
+    outcome = execution.run_notebook(
         notebook, {"profile": "p", "run_folder": "r"}, tmp_path / "run", timeout=60, cwd=tmp_path, progress=interrupt
     )
     assert outcome.outcome == "interrupted"
@@ -242,15 +333,15 @@ def test_sigterm_counts_as_an_interrupt() -> None:
 
 
 def test_a_worker_ends_when_the_runner_is_gone(tmp_path: Path) -> None:
-    records.write_json(tmp_path / "scratch" / "job.json", {"notebook": "x", "result": "y"})
-    environment = {**os.environ, runner.MARKER: uuid.uuid4().hex}
-    code = "from pathlib import Path; import time; from agent_gspo_core.kit import runner\n"
-    code += "runner._papermill = lambda job: time.sleep(60); runner._work(Path('scratch/job.json'))"
-    environment["PYTHONPATH"] = str(Path(runner.__file__).resolve().parents[2])
+    records.write_json(tmp_path / "scratch" / "job.json", {"notebook": "x", "result": "y", "cores": []})
+    environment = {**os.environ, execution.MARKER: uuid.uuid4().hex}
+    code = "from pathlib import Path; import time; from agent_gspo_core.kit import execution\n"
+    code += "execution._papermill = lambda job: time.sleep(60); execution._work(Path('scratch/job.json'))"
+    environment["PYTHONPATH"] = str(Path(execution.__file__).resolve().parents[2])
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, cwd=tmp_path, env=environment)
     assert worker.stdin is not None
     worker.stdin.close()
-    assert worker.wait(timeout=30) == runner.ORPHANED
+    assert worker.wait(timeout=30) == execution.ORPHANED
     assert list(tmp_path.iterdir()) == []
 
 
@@ -263,13 +354,13 @@ def test_processes_are_found_across_sessions_and_others_are_left_alone(tmp_path:
     marker = uuid.uuid4().hex
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, runner.MARKER: one}
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, execution.MARKER: one}
         )
         for one in (marker, "another")
     ]
     grandchildren = [int(process.stdout.readline()) for process in both]  # type: ignore[union-attr]
     try:
-        runner._end_processes(marker)
+        execution._end_processes(marker)
         assert both[0].wait(timeout=5) == -signal.SIGKILL
         assert gone(grandchildren[0])
         assert both[1].poll() is None
@@ -284,14 +375,14 @@ def test_processes_are_found_across_sessions_and_others_are_left_alone(tmp_path:
 
 
 def test_a_killed_worker_counts_as_a_dead_kernel(tmp_path: Path) -> None:
-    outcome, message = runner._judge(-signal.SIGKILL, tmp_path / "no-result.json", tmp_path / "x.ipynb")
+    outcome, message = execution._judge(-signal.SIGKILL, tmp_path, tmp_path / "x.ipynb")
     assert outcome == "kernel_died"
     assert "SIGKILL" in message
 
 
 def test_a_foreign_kernel_is_refused_before_anything_starts(tmp_path: Path) -> None:
     notebook = write_notebook(tmp_path / "01_r.ipynb", READ, name="ir", language="R")
-    outcome = runner.run_notebook(notebook, {}, tmp_path / "run", timeout=60, cwd=tmp_path)
+    outcome = execution.run_notebook(notebook, {}, tmp_path / "run", timeout=60, cwd=tmp_path)
     assert outcome.outcome == "no_kernel"
     assert "'ir' (R)" in outcome.message
 
@@ -306,7 +397,7 @@ def notebook_of(parameters: str, *cells: str) -> nbformat.NotebookNode:
 
 def test_declared_parameters_are_read_from_the_syntax_tree() -> None:
     source = 'x: list[str] | None = None  # y = 3\nopts = dict(a=1)\nshape = [i for i in (1, 2)]\n"""z = 4"""'
-    assert runner.declared_parameters(notebook_of(source)) == ("x", "opts", "shape")
+    assert sources.declared_parameters(notebook_of(source)) == ("x", "opts", "shape")
 
 
 @pytest.mark.parametrize(
@@ -324,17 +415,17 @@ def test_declared_parameters_are_read_from_the_syntax_tree() -> None:
 )
 def test_parameters_that_would_change_nothing_are_refused(notebook: nbformat.NotebookNode, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        runner.check_parameters(notebook, {"x": 5})
+        sources.check_parameters(notebook, {"x": 5})
 
 
 def test_a_parameter_read_beside_a_magic_or_in_an_f_string_counts_as_read() -> None:
-    runner.check_parameters(notebook_of("x = 1", "%matplotlib inline\nprint(f'{x}')"), {"x": 5})
+    sources.check_parameters(notebook_of("x = 1", "%matplotlib inline\nprint(f'{x}')"), {"x": 5})
 
 
 def test_parameters_that_are_no_json_are_refused_before_the_run(tmp_path: Path) -> None:
     notebook = write_notebook(tmp_path / "01_a.ipynb", READ)
     with pytest.raises(ValueError, match=r"parameters\.x is nan"):
-        runner.run_notebook(notebook, {"x": float("nan")}, tmp_path / "run", timeout=1, cwd=tmp_path)
+        execution.run_notebook(notebook, {"x": float("nan")}, tmp_path / "run", timeout=1, cwd=tmp_path)
 
 
 def test_notebooks_are_found_by_number_stem_name_or_path(tmp_path: Path) -> None:
@@ -342,14 +433,14 @@ def test_notebooks_are_found_by_number_stem_name_or_path(tmp_path: Path) -> None
     one, two = (write_notebook(folder / f"0{i}_{name}.ipynb") for i, name in ((1, "a"), (2, "b")))
     write_notebook(folder / "draft.ipynb")
     other = write_notebook(tmp_path / "elsewhere" / "09_c.ipynb")
-    assert runner.find_notebooks(folder) == [one, two]
+    assert sources.find_notebooks(folder) == [one, two]
     for name in ("2", "02", "02_b", "02_b.ipynb"):
-        assert runner.find_notebooks(folder, [name]) == [two]
-    assert runner.find_notebooks(folder, [str(other), "2", "1", "2"]) == [one, two, other.resolve()]
+        assert sources.find_notebooks(folder, [name]) == [two]
+    assert sources.find_notebooks(folder, [str(other), "2", "1", "2"]) == [one, two, other.resolve()]
     with pytest.raises(ValueError, match=r"'3' is none of them \(01_a, 02_b\)"):
-        runner.find_notebooks(folder, ["3"])
+        sources.find_notebooks(folder, ["3"])
     with pytest.raises(ValueError, match="holds none"):
-        runner.find_notebooks(tmp_path)
+        sources.find_notebooks(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +452,7 @@ def test_notebooks_are_found_by_number_stem_name_or_path(tmp_path: Path) -> None
         ({"backend": "jax"}, "'jax' is not one of"),
         ({"seeds": [1, 1]}, "distinct whole numbers"),
         ({"seeds": []}, "distinct whole numbers"),
-        ({"notebooks": ["9"]}, "'9' is none of them"),
+        ({"notebooks": ["99"]}, "'99' is none of them"),
         ({"notebooks": ["2"], "seeds": [3]}, "seeds: no chosen notebook takes it"),
     ],
 )
@@ -482,6 +573,7 @@ def test_the_command_hands_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr(runner, "reproduce", reproduce)
     line = "reproduce --profile smoke --only 01 2 --seeds 0 3 --backend unsloth --set trainer.steps=3 --set data.seed=1"
+    line += " --jobs 2 --resume --dry-run"
     assert cli.main([*line.split(), "--run-folder", str(tmp_path / "out")]) == 0
     assert calls == [
         (
@@ -492,6 +584,10 @@ def test_the_command_hands_everything_on(monkeypatch: pytest.MonkeyPatch, tmp_pa
                 "seeds": [0, 3],
                 "backend": "unsloth",
                 "overrides": {"trainer.steps": 3, "data.seed": 1},
+                "start": None,
+                "jobs": 2,
+                "resume": True,
+                "dry_run": True,
             },
         )
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from agent_gspo_core.benchmarks import gsm8k, hidden_profile, multiarith
+from agent_gspo_core.benchmarks import BENCHMARKS, hidden_profile
 from agent_gspo_core.episode import Episode, Problem
 from agent_gspo_core.evaluation import TeamScore, evaluate_team
 from agent_gspo_core.kit.records import interval, provenance, read_json, read_jsonl, usable_cores, write_json
@@ -42,10 +42,14 @@ def load_problems(data: DataSettings, policy: Policy) -> tuple[list[Problem], li
     if data.source == "hidden_profile":
         draw = partial(hidden_profile.load, seed=data.seed, settings=data.hidden_profile, count=policy.count)
         return draw("train", limit=data.train_problems), draw("test", limit=data.test_problems)
-    module = {"gsm8k": gsm8k, "multiarith": multiarith}[data.source]
+    card = BENCHMARKS[data.source]
+    split = data.train_split or card.training_split
+    if split is None or split == card.evaluation_split:
+        raise ValueError(f"data: {data.source} has no training split of its own; name another with data.train_split")
+    draw_from = partial(card.load, root=data.root, seed=data.seed)
     return (
-        module.load("train", root=data.root, limit=data.train_problems, seed=data.seed),
-        module.load("test", root=data.root, limit=data.test_problems, seed=data.seed),
+        draw_from(split, limit=data.train_problems),
+        draw_from(card.evaluation_split, limit=data.test_problems),
     )
 
 

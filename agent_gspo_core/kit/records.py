@@ -228,6 +228,15 @@ def merge_summary(run_folder: Path | str, **keys: object) -> dict[str, Any]:
     return summary
 
 
+def drop_from_summary(run_folder: Path | str, keys: Sequence[str]) -> None:
+    """Take top-level keys out of the run folder's `summary.json`; those that are not there are no error."""
+    with _locked(Path(run_folder)):
+        summary = read_summary(run_folder)
+        kept = {key: value for key, value in summary.items() if key not in keys}
+        if kept != summary:
+            write_json(Path(run_folder) / SUMMARY, kept)
+
+
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(old)
     for key, value in new.items():
@@ -378,9 +387,9 @@ def _processor() -> str:
 
 def _memory() -> float:
     """Memory of the machine in GiB, one decimal."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
-    return round(psutil.virtual_memory().total / 2**30, 1)
+    return round(float(psutil.virtual_memory().total) / 2**30, 1)
 
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

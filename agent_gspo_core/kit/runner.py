@@ -1,68 +1,43 @@
-"""Run the notebooks of a profile and say honestly how each of them ended.
+"""Run the notebooks of a profile: which, in what order, what is kept from an earlier start, and what comes of it.
 
-papermill executes, but its record is no run status: a killed kernel leaves every cell `completed`, `sys.exit(0)` counts
-as success, unknown parameters only warn. So every notebook runs in a process of its own under a watchdog, parameters
-are checked before, the executed copy is read afterwards, and an outcome record is written last. Whatever happens, the
-executed copy, its HTML and the log are kept.
+How one notebook is executed is told in `execution`.
 """
 
 from __future__ import annotations
 
-import ast
+import fcntl
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any
 
 from agent_gspo_core.kit import records
+from agent_gspo_core.kit.execution import (
+    NotebookOutcome,
+    Progress,
+    clock,
+    files_of,
+    read_outcome,
+    refusal,
+    run_notebook,
+    written,
+)
+from agent_gspo_core.kit.keys import Key, data_digests, difference, digest, file_digest, notebook_key
+from agent_gspo_core.kit.sources import Contract, declared_parameters, find_notebooks, read_contract, read_notebook
 
 if TYPE_CHECKING:
-    from nbformat import NotebookNode
     from rich.console import Console
     from rich.table import Table
 
-Outcome = Literal[
-    "ok",
-    "cell_error",
-    "early_exit",
-    "timeout",
-    "kernel_died",
-    "no_kernel",
-    "bad_parameters",
-    "bad_notebook",
-    "interrupted",
-    "unfinished",
-]
-"""How a notebook ended.
-
-ok: every code cell ran without an error. cell_error: a cell raised. early_exit: a cell left by `sys.exit(0)` or the
-like, so that not all cells ran. timeout: the watchdog ended it. kernel_died: the kernel, or the process that drives it,
-was killed (often for want of memory). no_kernel: no kernel could be started. bad_parameters: it does not take the
-parameters of this run. bad_notebook: it cannot be read. interrupted: Ctrl-C or SIGTERM. unfinished: it was begun and
-nothing more is known, or it was never begun.
-"""
-
-KERNEL = "agent-gspo"
-MARKER = "AGENT_GSPO_RUN_MARKER"
-"""Environment variable by which the processes of one notebook are found: kernels leave their parent's group."""
-
-START_TIMEOUT = 120
-"""Seconds a kernel may take to start; a busy machine needs more than papermill's 60."""
-
-ORPHANED = 75
-"""Exit code of a worker whose runner is gone."""
+    from agent_gspo_core.kit.settings import Profile
 
 HEARTBEAT = 60.0
 """Seconds between signs of life where there is no terminal to redraw."""
@@ -77,28 +52,6 @@ HEADLINE = (
 )
 """Keys of `summary.json`'s headline, each {"mean", "low", "high"}."""
 
-# ------------------------------------------------------------------------------------------------------------- outcomes
-
-
-@dataclass(frozen=True)
-class NotebookOutcome:
-    """How one notebook ended and where its evidence lies; paths count from the run folder."""
-
-    name: str
-    outcome: Outcome
-    seconds: float
-    """Wall time, kernel start included."""
-    message: str = ""
-    """What went wrong; empty when nothing did."""
-    executed: str = ""
-    """The executed copy."""
-    html: str = ""
-    """The copy for a browser; empty where it could not be made."""
-    log: str = ""
-    """All that the notebook printed, as it came."""
-    started: str = ""
-    """UTC."""
-
 
 @dataclass(frozen=True)
 class RunReport:
@@ -106,6 +59,7 @@ class RunReport:
 
     run_folder: Path
     outcomes: tuple[NotebookOutcome, ...]
+    """In the order of the notebooks; those kept from an earlier start too."""
     summary: Mapping[str, Any]
     """`summary.json` as it stands at the end."""
 
@@ -122,506 +76,68 @@ class RunReport:
         return 0 if self.ok else 1
 
 
-# ------------------------------------------------------------------------------------------ which notebooks, parameters
-
-
-def find_notebooks(folder: Path, only: Sequence[str] | None = None) -> list[Path]:
-    """Notebooks `NN_name.ipynb` of a folder in order, or those of them that `only` names.
-
-    A name may be a number ("2", "02"), a stem, a file name, or a path to a notebook anywhere.
-
-    Raises:
-        ValueError: there are none, a name fits none, or two have the same stem.
-    """
-    known = sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb"))
-    if only is None:
-        if not known:
-            raise ValueError(f"notebooks: {folder} holds none named NN_name.ipynb")
-        return known
-    chosen = [_find_notebook(known, name) for name in dict.fromkeys(only)]
-    if not chosen:
-        raise ValueError("notebooks: none named; leave the choice out to run them all")
-    stems = [path.stem for path in chosen]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-    if twice:
-        raise ValueError(f"notebooks: {twice[0]!r} is chosen twice; its records would overwrite each other")
-    return sorted(chosen, key=lambda path: path.name)
-
-
-def _find_notebook(known: Sequence[Path], name: str) -> Path:
-    for path in known:
-        if name in (path.stem, path.name, path.stem[:2]) or (name.isdigit() and int(name) == int(path.stem[:2])):
-            return path
-    if name.endswith(".ipynb") and Path(name).is_file():
-        return Path(name).resolve()
-    choices = ", ".join(path.stem for path in known) or "none are here"
-    raise ValueError(f"notebooks: {name!r} is none of them ({choices})")
-
-
-def read_notebook(path: Path) -> NotebookNode:
-    """Read a notebook. ValueError when it is none, or not Python's."""
-    import nbformat
-
-    try:
-        notebook = nbformat.read(path, as_version=4)
-        nbformat.validate(notebook)
-    except Exception as error:  # nbformat raises whatever its parsers raise
-        first = (str(error) or repr(error)).splitlines()[0]
-        raise ValueError(f"{path.name} is not a notebook that can be read: {first}") from error
-    return notebook  # type: ignore[no-any-return]
-
-
-def declared_parameters(notebook: NotebookNode) -> tuple[str, ...]:
-    """Names that the cell tagged `parameters` assigns.
-
-    Read from the syntax tree: papermill's own reader works line by line and misreads annotations and calls.
-
-    Raises:
-        ValueError: no such cell or two of them, it is no Python, or one of its values is computed from another, which
-            would keep the default's value after the injected cell has changed it.
-    """
-    tagged = _parameter_cells(notebook)
-    if len(tagged) != 1:
-        found = "no cell is" if not tagged else f"{len(tagged)} cells are"
-        raise ValueError(f"{found} tagged 'parameters'; tag the one cell that assigns them")
-    try:
-        tree = ast.parse(notebook.cells[tagged[0]].source)
-    except SyntaxError as error:
-        raise ValueError(f"the cell tagged 'parameters' is no Python: {error}") from error
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
-    targets = [t for one in assigned for t in (one.targets if isinstance(one, ast.Assign) else [one.target])]
-    names = [node.id for target in targets for node in ast.walk(target) if _is_name(node, ast.Store)]
-    read = {node.id for node in ast.walk(tree) if _is_name(node, ast.Load)}
-    computed_from = [name for name in names if name in read]
-    if computed_from:
-        raise ValueError(
-            f"the cell tagged 'parameters' computes something from {computed_from[0]!r}, which is injected after it; "
-            "move that to the next cell"
-        )
-    return tuple(dict.fromkeys(names))
-
-
-def check_parameters(notebook: NotebookNode, parameters: Mapping[str, object]) -> None:
-    """Refuse parameters that papermill would pass in vain.
-
-    Raises:
-        ValueError: as in `declared_parameters`; a parameter is not declared; or no later cell reads it.
-    """
-    declared = declared_parameters(notebook)
-    unknown = [name for name in parameters if name not in declared]
-    if unknown:
-        raise ValueError(f"parameter {unknown[0]!r} is not declared; declared are {', '.join(declared) or 'none'}")
-    used = _names_read(notebook, after=_parameter_cells(notebook)[0])
-    idle = [name for name in parameters if name not in used]
-    if idle:
-        raise ValueError(f"parameter {idle[0]!r} is declared, but no later cell reads it: it would change nothing")
-
-
-def _is_name(node: ast.AST, context: type[ast.expr_context]) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, context)
-
-
-def _parameter_cells(notebook: NotebookNode) -> list[int]:
-    return [
-        index
-        for index, cell in enumerate(notebook.cells)
-        if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", [])
-    ]
-
-
-def _names_read(notebook: NotebookNode, *, after: int) -> set[str]:
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    manager = TransformerManager()  # type: ignore[no-untyped-call]
-    names: set[str] = set()
-    for cell in notebook.cells[after + 1 :]:
-        if cell.cell_type != "code":
-            continue
-        try:
-            tree = ast.parse(manager.transform_cell(cell.source))  # turns %magic and !command into calls
-        except SyntaxError:
-            continue  # running it will say so
-        names |= {node.id for node in ast.walk(tree) if _is_name(node, ast.Load)}
-    return names
-
-
-# --------------------------------------------------------------------------------------------------------- one notebook
-
-
-def run_notebook(
-    notebook: Path,
-    parameters: Mapping[str, object],
-    run_folder: Path,
-    *,
-    timeout: float,
-    cwd: Path,
-    progress: Callable[[float], None] | None = None,
-) -> NotebookOutcome:
-    """Execute one notebook in a process of its own; never raises for what the notebook does.
-
-    Args:
-        notebook: the source, which stays as it is.
-        parameters: plain JSON values by name.
-        run_folder: receives `notebooks/<name>.ipynb`, `.html`, `.log` and, last, `.json` with the outcome.
-        timeout: seconds after which every process of the notebook is killed.
-        cwd: working folder of the kernel.
-        progress: called about twice a second with the seconds gone by.
-
-    Raises:
-        ValueError: a parameter is no JSON value.
-    """
-    records.check_json(parameters, "parameters")
-    folder = run_folder / "notebooks"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = notebook.stem
-    executed, log = folder / f"{name}.ipynb", folder / f"{name}.log"
-    for stale in (executed, log, folder / f"{name}.html", folder / f"{name}.json"):
-        stale.unlink(missing_ok=True)
-    log.touch()
-    started, clock = records.utc_now(), time.monotonic()
-
-    outcome, message = _refusal(notebook, parameters)
-    if outcome is None:
-        outcome, message = _execute(notebook, parameters, executed, log, timeout=timeout, cwd=cwd, progress=progress)
-    message = records.scrub(message)
-    html = _finish_copies(notebook, executed, outcome, message, log)
-
-    result = NotebookOutcome(
-        name=name,
-        outcome=outcome,
-        seconds=round(time.monotonic() - clock, 2),
-        message=message,
-        executed=executed.relative_to(run_folder).as_posix(),
-        html=html.relative_to(run_folder).as_posix() if html else "",
-        log=log.relative_to(run_folder).as_posix(),
-        started=started,
-    )
-    records.write_json(folder / f"{name}.json", asdict(result))
-    return result
-
-
-def _refusal(notebook: Path, parameters: Mapping[str, object]) -> tuple[Outcome | None, str]:
-    """Why a notebook is not even begun, or (None, "")."""
-    try:
-        source = read_notebook(notebook)
-    except ValueError as error:
-        return "bad_notebook", str(error)
-    kernel = source.metadata.get("kernelspec", {})
-    if kernel.get("language", "python") != "python" or kernel.get("name", "python3") != "python3":
-        return "no_kernel", (
-            f"it asks for the kernel {kernel.get('name')!r} ({kernel.get('language', 'language not said')}); notebooks "
-            "here run on this interpreter, so name python3"
-        )
-    try:
-        check_parameters(source, parameters)
-    except ValueError as error:
-        return "bad_parameters", str(error)
-    return None, ""
-
-
-def _execute(
-    notebook: Path,
-    parameters: Mapping[str, object],
-    executed: Path,
-    log: Path,
-    *,
-    timeout: float,
-    cwd: Path,
-    progress: Callable[[float], None] | None,
-) -> tuple[Outcome, str]:
-    """Drive the worker process, watch the clock, and judge what it left."""
-    marker = uuid.uuid4().hex
-    # Under /tmp where there is one: kernels talk through sockets whose paths may not exceed about 100 characters.
-    base = "/tmp" if os.path.isdir("/tmp") else None
-    scratch = Path(tempfile.mkdtemp(prefix="gspo-", dir=base))
-    worker: subprocess.Popen[bytes] | None = None
-    try:
-        job = {
-            "notebook": _from(cwd, notebook),
-            "executed": _from(cwd, executed),
-            "parameters": dict(parameters),
-            "connection_file": str(scratch / "kernel.json"),
-            "result": str(scratch / "result.json"),
-        }
-        records.write_json(scratch / "job.json", job)
-        _write_kernelspec(scratch)
-        with open(log, "ab") as sink:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "agent_gspo_core.kit.runner", str(scratch / "job.json")],
-                stdin=subprocess.PIPE,  # held open: its end tells the worker that this process is gone
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                env=_environment(scratch, marker),
-                start_new_session=True,
-            )
-        if not _wait(worker, timeout, progress):
-            return "timeout", f"not finished after {_clock(timeout)} (timeout_minutes of the profile)"
-        return _judge(worker.returncode, scratch / "result.json", executed)
-    except KeyboardInterrupt:
-        return "interrupted", "stopped by Ctrl-C or SIGTERM"
-    finally:
-        _end_processes(marker)  # the kernel's own children too, which may outlive it even after a good end
-        if worker is not None:
-            worker.wait()
-            if worker.stdin is not None:
-                worker.stdin.close()
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _wait(worker: subprocess.Popen[bytes], timeout: float, progress: Callable[[float], None] | None) -> bool:
-    """Wait for the worker; False when the time is up."""
-    start = time.monotonic()
-    while (gone := time.monotonic() - start) < timeout:
-        try:
-            worker.wait(timeout=min(0.5, timeout - gone))
-        except subprocess.TimeoutExpired:
-            if progress is not None:
-                progress(time.monotonic() - start)
-        else:
-            return True
-    return worker.poll() is not None
-
-
-def _judge(code: int, result: Path, executed: Path) -> tuple[Outcome, str]:
-    """The outcome that the worker reports, checked against the executed copy."""
-    if not result.is_file():
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return "kernel_died", f"the process that drives the kernel {how}; was there enough memory?"
-    report = records.read_json(result)
-    outcome: Outcome = report["outcome"]
-    if outcome not in get_args(Outcome):
-        raise ValueError(f"runner: the worker reports an unknown outcome {outcome!r}")
-    if outcome == "ok":
-        skipped = _cells_not_run(read_notebook(executed))
-        if skipped is not None:
-            return "early_exit", skipped
-    return outcome, report["message"]
-
-
-def _cells_not_run(executed: NotebookNode) -> str | None:
-    """What shows that not all of a notebook ran although nothing failed; None when all of it did."""
-    cells = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source.strip()]
-    for number, cell in enumerate(cells, start=1):
-        if any(output.output_type == "error" and output.ename == "SystemExit" for output in cell.outputs):
-            return f"code cell {number} of {len(cells)} left by SystemExit, so what follows did not run"
-    missing = [number for number, cell in enumerate(cells, start=1) if cell.execution_count is None]
-    if missing:
-        return f"code cell {missing[0]} of {len(cells)} did not run, though none failed"
-    return None
-
-
-def _from(folder: Path, path: Path) -> str:
-    """Relative where possible: papermill writes the paths it is given into the executed copy."""
-    path, folder = path.resolve(), folder.resolve()
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
-
-
-def _write_kernelspec(scratch: Path) -> None:
-    """Bind the kernel to this very interpreter, in a place that only this run sees."""
-    spec = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "agent-gspo",
-        "language": "python",
-    }
-    records.write_json(scratch / "kernels" / KERNEL / "kernel.json", spec)
-
-
-def _environment(scratch: Path, marker: str) -> dict[str, str]:
-    """Environment of worker and kernel."""
-    environment = dict(os.environ)
-    environment.pop("MPLBACKEND", None)  # Agg, as tests set it, makes figures vanish from executed notebooks
-    package = str(Path(__file__).resolve().parents[2])
-
-    def before(name: str, value: str) -> str:
-        return os.pathsep.join([value, *filter(None, [environment.get(name)])])
-
-    environment |= {
-        MARKER: marker,
-        "JUPYTER_PATH": before("JUPYTER_PATH", str(scratch)),
-        "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
-        "IPYTHONDIR": str(scratch / "ipython"),  # neither start-up files nor history of the user
-        "PYTHONPATH": before("PYTHONPATH", package),  # the notebook runs the code that runs it, installed or not
-        "PYTHONUNBUFFERED": "1",
-    }
-    # All cores, and waiting threads sleep: two processes that spin on two cores run ten times slower than alone.
-    # A notebook that trains several seeds side by side divides the cores itself.
-    for name in records.THREAD_VARIABLES:
-        environment.setdefault(name, str(records.usable_cores()))
-    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    environment.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return environment
-
-
-def _end_processes(marker: str) -> None:
-    """Kill every process, save this one, that carries the marker in its environment.
-
-    A process group would not do: Jupyter starts kernels in sessions of their own, and they may start others.
-    """
-    import psutil  # type: ignore[import-untyped]
-
-    for _ in range(100):  # a process may fork while it is being looked for
-        found = False
-        for process in psutil.process_iter():
-            try:
-                if process.pid != os.getpid() and process.environ().get(MARKER) == marker:
-                    process.kill()
-                    found = True
-            except (psutil.Error, OSError):  # gone by now, or another user's
-                continue
-        if not found:
-            return
-        time.sleep(0.05)
-
-
-# ------------------------------------------------------------------------------------------------ copies for the reader
-
-
-def _finish_copies(source: Path, executed: Path, outcome: Outcome, message: str, log: Path) -> Path | None:
-    """Say in the executed copy how the notebook ended, and export it to HTML. Neither can change the outcome."""
-    import nbformat
-
-    try:
-        if not executed.is_file():  # never begun, or ended before its first cell
-            shutil.copyfile(source, executed)
-        notebook = read_notebook(executed)
-        notebook.metadata["agent_gspo"] = {"outcome": outcome, "message": message}
-        if outcome != "ok":
-            for cell in notebook.cells:
-                if cell.cell_type == "code" and cell.execution_count is None and "papermill" in cell.metadata:
-                    cell.metadata.papermill["status"] = "not run"  # papermill calls it completed
-            banner = nbformat.v4.new_markdown_cell(f"**This run did not end well: {outcome}.** {message}")
-            notebook.cells.insert(0, banner)
-        records.write_text(executed, nbformat.writes(notebook) + "\n")
-        return _export_html(notebook, executed.with_suffix(".html"))
-    except Exception as error:  # whatever an exporter raises over a broken notebook
-        with open(log, "a", encoding="utf-8") as file:
-            file.write(f"\nNo HTML copy: {type(error).__name__}: {error}\n")
-        return None
-
-
-# The default template drops alt texts and lets the exporter write that there are none.
-_TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
-{% block data_png scoped %}
-<div class="jp-RenderedImage jp-OutputArea-output {{ extra_class }}">
-<img src="data:image/png;base64,{{ output.data['image/png'] | escape_html }}"
-{%- set width = output | get_metadata('width', 'image/png') -%}
-{%- if width is not none %} width="{{ width | escape_html }}"{% endif -%}
-{%- set alt = output | get_metadata('alt', 'image/png') -%}
-{%- if alt is not none %} alt="{{ alt | escape_html }}"{% endif %}>
-</div>
-{%- endblock data_png %}
-"""
-
-
-def _export_html(notebook: NotebookNode, path: Path) -> Path:
-    from nbconvert.exporters import HTMLExporter
-
-    exporter = HTMLExporter(raw_template=_TEMPLATE)  # type: ignore[no-untyped-call]
-    page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
-    return records.write_text(path, page)
-
-
-# --------------------------------------------------------------------------------------------------- the worker process
-
-
-def _work(job_file: Path) -> None:
-    """Execute the notebook of a job file with papermill and write how it went. Runs in a process of its own."""
-    threading.Thread(target=_end_with_runner, args=(job_file.parent,), daemon=True).start()
-    job = records.read_json(job_file)
-    outcome, message = _papermill(job)
-    if message:
-        print(message, flush=True)
-    records.write_json(Path(job["result"]), {"outcome": outcome, "message": message})
-
-
-def _end_with_runner(scratch: Path) -> None:
-    """Kill kernel and worker once the runner is gone, however it went: the pipe it holds open then ends."""
-    while os.read(0, 1):
-        pass
-    _end_processes(os.environ[MARKER])
-    shutil.rmtree(scratch, ignore_errors=True)
-    os._exit(ORPHANED)
-
-
-def _papermill(job: Mapping[str, Any]) -> tuple[Outcome, str]:
-    import logging
-
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-    from traitlets.config import Config
-
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    # Sockets in the scratch folder: ports chosen by parallel kernels can collide (papermill#511).
-    config = Config({"KernelManager": {"transport": "ipc", "connection_file": job["connection_file"]}})
-    try:
-        papermill.execute_notebook(
-            job["notebook"],
-            job["executed"],
-            parameters=job["parameters"],
-            kernel_name=KERNEL,
-            language="python",
-            progress_bar=False,
-            log_output=True,
-            start_timeout=START_TIMEOUT,
-            autosave_cell_every=10,  # what a killed notebook has shown by then is kept
-            config=config,
-            # No torn progress bars, widget state or time stamps in the copy.
-            coalesce_streams=True,
-            store_widget_state=False,
-            record_timing=False,
-        )
-    except papermill.PapermillExecutionError as error:
-        return "cell_error", f"in [{error.exec_count}]: {error.ename}: {_first_lines(error.evalue)}"
-    except DeadKernelError:
-        return "kernel_died", "the kernel died while a cell ran; was there enough memory?"
-    except RuntimeError as error:
-        # nbclient: "Kernel died before replying to kernel_info", "Kernel didn't respond in … seconds".
-        if "kernel" not in str(error).lower():
-            raise
-        return "no_kernel", f"no kernel could be started on {sys.executable}: {error}"
-    return "ok", ""
-
-
-def _first_lines(text: str, limit: int = 500) -> str:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
-    return plain if len(plain) <= limit else plain[:limit] + " …"
-
-
 # ------------------------------------------------------------------------------------------------------------ all of it
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """One notebook of a run, before it runs."""
+
+    path: Path
+    declared: tuple[str, ...]
+    contract: Contract
+    parameters: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
 
 
 def reproduce(
     profile: str,
     *,
     notebooks: Sequence[str] | None = None,
+    start: str | None = None,
     run_folder: Path | None = None,
     seeds: Sequence[int] | None = None,
     backend: str | None = None,
     overrides: Mapping[str, object] | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    dry_run: bool = False,
 ) -> RunReport:
     """Run the notebooks of the project under a profile and report, on the screen and in `summary.json`.
 
     All notebooks run, also after one failed. Every notebook is given `profile` and `run_folder`; `seeds`, `backend` and
     `overrides` go to those that declare them.
 
+    With `resume`, a run folder is taken up: a notebook that ended well and whose key (see `keys`) is still the same is
+    kept. One that was broken off under the same key goes on from what it left; what was made under another key is
+    removed before it runs.
+
     Args:
         profile: name of a shipped profile or path of a .yaml file.
         notebooks: those to run (see `find_notebooks`); all by default.
-        run_folder: where to; a new folder under `runs/` by default.
+        start: run this one and those behind it.
+        run_folder: where to; a new folder under `runs/` by default, with `resume` the newest of this profile.
         seeds: training seeds in place of the profile's.
         backend: "transformers" or "unsloth", in place of the profile's.
         overrides: settings by dotted name, e.g. {"trainer.steps": 3}.
+        jobs: notebooks run side by side, each on its share of the cores; one that follows another waits for it.
+        resume: take a run folder up.
+        dry_run: say what would be done and do nothing; the report then holds no outcomes but those of refusals.
 
     Raises:
         FileNotFoundError: no such profile.
         ValueError: a notebook, seed, backend or setting that does not exist; the run folder already holds the outcome
-            of a chosen notebook, or belongs to other settings.
+            of a chosen notebook (without `resume`), belongs to other settings, or is in use; nothing to resume.
     """
     from rich.console import Console
 
     from agent_gspo_core.kit.settings import load_profile, override
 
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}; give the number of notebooks to run side by side, at least 1")
     records.check_json(overrides or {}, "overrides")
     overrides = json.loads(json.dumps(overrides or {}))  # tuples become the lists that a record gives back
     if profile.endswith((".yaml", ".yml")):
@@ -634,7 +150,7 @@ def reproduce(
     root = records.project_root()
     if Path(profile).is_absolute():
         profile = records.relative_to_project(profile)  # notebooks run in the project root
-    paths = find_notebooks(root / "notebooks", notebooks)
+    paths = find_notebooks(root / "notebooks", notebooks, start)
     settings = {
         "profile": profile,
         "seeds": chosen_seeds,
@@ -644,44 +160,274 @@ def reproduce(
     asked = [name for name, given in (("seeds", seeds), ("backend", backend), ("overrides", overrides)) if given]
     taken = {path: _declared(path) for path in paths}
     for name in asked:
-        if not any(name in declared for declared in taken.values()):
+        if not any(name in declared for declared, _ in taken.values()):
             raise ValueError(f"{name}: no chosen notebook takes it, so it would change nothing")
-    if run_folder is not None:
-        _check_folder(records.project_path(run_folder), settings, [path.stem for path in paths])
-    folder = records.open_run_folder(run_folder, profile)
-    always = {"profile": profile, "run_folder": records.relative_to_project(folder)}
+    folder = None if run_folder is None else records.project_path(run_folder)
+    if resume and folder is None:
+        folder = _newest_folder(root, profile)
+    if folder is not None:
+        _check_folder(folder, settings, [] if resume else [path.stem for path in paths])
+    if not dry_run:
+        folder = records.open_run_folder(folder, profile)
+    resolved = _resolved(replace(loaded, settings=changed), chosen_seeds)
+    data = data_digests(resolved, root)
+    always = {"profile": profile, "run_folder": records.relative_to_project(folder) if folder else ""}
+    steps = [
+        _Step(path, declared, contract, always | {name: settings[name] for name in settings if name in declared})
+        for path, (declared, contract) in taken.items()
+    ]
+
+    def key_of(step: _Step) -> Key:
+        return _key(step, folder, resolved, data)
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Profile {profile}: {loaded.description}", markup=False)
-    console.print(f"Run folder {records.relative_to_project(folder)}", markup=False)
-    begun = {path.stem: "unfinished" for path in paths}
-    records.merge_summary(folder, **settings, notebooks=begun)
-    records.write_json(folder / "provenance.json", records.provenance())
-
-    outcomes: list[NotebookOutcome] = []
-    with _sigterm_interrupts():
-        for path, declared in taken.items():
-            for name in asked:
-                if name not in declared:
-                    console.print(f"{path.stem} takes no {name}; it runs as its profile has it", markup=False)
-            with _progress(console, path.stem) as progress:
-                outcome = run_notebook(
-                    path,
-                    always | {name: value for name, value in settings.items() if name in declared},
-                    folder,
-                    timeout=60 * loaded.timeout_minutes,
-                    cwd=root,
-                    progress=progress,
-                )
-            outcomes.append(outcome)
-            records.merge_summary(folder, notebooks={outcome.name: outcome.outcome})
-            _print_outcome(console, outcome, folder)
-            if outcome.outcome == "interrupted":
-                break
-    summary = records.read_summary(folder)
-    report = RunReport(folder, tuple(outcomes), summary)
+    console.print(f"Run folder {always['run_folder'] or 'runs/<time>-' + Path(profile).stem}", markup=False)
+    if dry_run:
+        return _dry_run(console, steps, folder, key_of)
+    assert folder is not None
+    for step in steps:
+        for name in asked:
+            if name not in step.declared:
+                console.print(f"{step.name} takes no {name}; it runs as its profile has it", markup=False)
+    with _alone_in(folder), _sigterm_interrupts():
+        _begin(folder, settings, steps, resolved, data)
+        _clear_stale(folder, steps, key_of)
+        outcomes = _run_all(console, steps, folder, loaded, key_of, root=root, jobs=min(jobs, len(steps)))
+    provenance = records.read_json(folder / "provenance.json")
+    ended = {"ended": records.utc_now(), "outputs": {path: file_digest(folder / path) for path in files_of(folder)}}
+    records.write_json(folder / "provenance.json", provenance | ended)
+    report = RunReport(folder, tuple(outcomes), records.read_summary(folder))
     print_report(report, console)
     return report
+
+
+def _resolved(profile: Profile, seeds: Sequence[int]) -> dict[str, Any]:
+    """All that a profile comes to, save what changes no result."""
+    values = asdict(profile)
+    for name in ("description", "timeout_minutes"):
+        values.pop(name)
+    return dict(json.loads(json.dumps(values | {"seeds": list(seeds)})))
+
+
+def _begin(
+    folder: Path,
+    settings: Mapping[str, object],
+    steps: Sequence[_Step],
+    resolved: Mapping[str, Any],
+    data: Mapping[str, str],
+) -> None:
+    """Write down what is run on what; a folder that is taken up keeps when and on which commit it was begun."""
+    begun = {step.name: "unfinished" for step in steps}
+    records.merge_summary(folder, **settings, notebooks=begun)
+    place = folder / "provenance.json"
+    before = records.read_json(place) if place.is_file() else None
+    earlier = [] if before is None else [*before.get("earlier", []), {k: before.get(k) for k in ("started", "git")}]
+    records.write_json(
+        place,
+        records.provenance(
+            seeds=settings["seeds"],
+            settings_sha256=digest(resolved),
+            inputs=dict(data),
+            **({"earlier": earlier} if earlier else {}),
+        ),
+    )
+
+
+def _key(step: _Step, folder: Path | None, resolved: Mapping[str, Any], data: Mapping[str, str]) -> Key:
+    """The key of a step as things stand; empty where the notebook cannot be read, which its outcome will explain."""
+    try:
+        notebook = read_notebook(step.path)
+    except ValueError:
+        return {}
+    upstream: dict[str, str] = {}
+    for record in sorted((folder / "notebooks").glob("*.json")) if folder else ():
+        if step.contract.follows(step.name, record.stem):
+            found = read_outcome(record.parents[1], record.stem)
+            if found is not None:
+                upstream[record.stem] = found.outcome
+                upstream |= {f"{record.stem}: {path}": sha for path, sha in found.outputs.items()}
+    return notebook_key(notebook, step.parameters, resolved, data=data, upstream=upstream)
+
+
+def _why_run(step: _Step, folder: Path, key: Key) -> str:
+    """Why a step cannot be kept from an earlier start; empty when it can."""
+    found = read_outcome(folder, step.name)
+    if found is None:
+        return "it has not run here"
+    if found.outcome != "ok":
+        return f"it ended with {found.outcome}" if found.outcome != "unfinished" else "it was broken off"
+    changed = difference(found.key, key)
+    if changed:
+        return changed
+    # A file that a later notebook wrote again is as good as the first one: that notebook's record vouches for it.
+    vouched = {
+        (path, sha)
+        for record in (folder / "notebooks").glob("*.json")
+        if (other := read_outcome(folder, record.stem)) is not None and other.outcome == "ok"
+        for path, sha in other.outputs.items()
+    }
+    for path in (*found.outputs, found.executed):
+        if not (folder / path).is_file():
+            return f"{path} is gone"
+    for path in found.outputs:
+        if (path, file_digest(folder / path)) not in vouched:
+            return f"{path} is not what it left"
+    return ""
+
+
+def _clear_stale(folder: Path, steps: Sequence[_Step], key_of: Callable[[_Step], Key]) -> None:
+    """Remove what chosen notebooks made under another key. What came before them is looked at when their turn comes."""
+    for step in steps:
+        if _is_stale(step, folder, key_of(step), without=("upstream",)):
+            _clear(step, folder)
+
+
+def _is_stale(step: _Step, folder: Path, key: Key, *, without: tuple[str, ...] = ()) -> bool:
+    found = read_outcome(folder, step.name)
+    return found is not None and bool(difference(found.key, key, without=without))
+
+
+def _clear(step: _Step, folder: Path) -> None:
+    """Remove the files of a step, those that a broken-off try left unrecorded, and what it put into the summary."""
+    found = read_outcome(folder, step.name)
+    if found is None:
+        return
+    others = [
+        other
+        for record in (folder / "notebooks").glob("*.json")
+        if record.stem != step.name and (other := read_outcome(folder, record.stem)) is not None
+    ]
+    remove = set(found.outputs)
+    if found.outcome == "unfinished":
+        recorded = {path for other in others for path in other.outputs}
+        remove |= {path for path in written(step.name, {}, files_of(folder)) if path not in recorded}
+    for path in sorted(remove, reverse=True):
+        place = folder / path
+        place.unlink(missing_ok=True)
+        for parent in place.parents:
+            if parent == folder or not parent.is_dir() or any(parent.iterdir()):
+                break
+            parent.rmdir()
+    kept = {key for other in others for key in other.summary_keys}
+    records.drop_from_summary(folder, [key for key in found.summary_keys if key not in kept])
+    (folder / "notebooks" / f"{step.name}.json").unlink(missing_ok=True)
+
+
+def _run_all(
+    console: Console,
+    steps: Sequence[_Step],
+    folder: Path,
+    profile: Profile,
+    key_of: Callable[[_Step], Key],
+    *,
+    root: Path,
+    jobs: int,
+) -> list[NotebookOutcome]:
+    """Run what cannot be kept, `jobs` at a time, followers after what they follow; outcomes in the order of steps."""
+    finished: dict[str, NotebookOutcome] = {}
+    waiting, stop = list(steps), threading.Event()
+    free = _shares(jobs)
+    running: dict[Future[NotebookOutcome], tuple[_Step, list[int]]] = {}
+
+    def is_ready(step: _Step) -> bool:
+        ahead = {*(other.name for other in waiting), *(other.name for other, _ in running.values())} - {step.name}
+        return not any(step.contract.follows(step.name, name) for name in ahead)
+
+    def end(outcome: NotebookOutcome, kept: bool = False) -> None:
+        finished[outcome.name] = outcome
+        records.merge_summary(folder, notebooks={outcome.name: outcome.outcome})
+        _print_outcome(console, outcome, folder, kept=kept)
+
+    with ExitStack() as open_now:
+        screen = open_now.enter_context(_screen(console))
+        pool = open_now.enter_context(ThreadPoolExecutor(jobs))
+        while (waiting and not stop.is_set()) or running:
+            try:
+                for step in [step for step in waiting if is_ready(step)]:
+                    if not free or stop.is_set():
+                        break
+                    if not is_ready(step):  # it follows one that was begun in this very round
+                        continue
+                    waiting.remove(step)
+                    if not _why_run(step, folder, key_of(step)):
+                        found = read_outcome(folder, step.name)
+                        assert found is not None
+                        end(found, kept=True)
+                        continue
+                    if _is_stale(step, folder, key_of(step)):  # by what came before it in this run
+                        _clear(step, folder)
+                    cores = free.pop()
+                    future = pool.submit(
+                        run_notebook,
+                        step.path,
+                        step.parameters,
+                        folder,
+                        timeout=60 * profile.timeout_minutes,
+                        cwd=root,
+                        progress=screen(step.name, _last_time(step, root)),
+                        key=lambda step=step: key_of(step),  # type: ignore[misc]
+                        stop=stop,
+                        cores=cores,
+                    )
+                    running[future] = (step, cores)
+                done, _ = wait_for(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    _, cores = running.pop(future)
+                    free.append(cores)
+                    screen(future.result().name, None, done=True)
+                    end(future.result())
+            except KeyboardInterrupt:
+                stop.set()
+    return [finished[step.name] for step in steps if step.name in finished]
+
+
+def _shares(jobs: int) -> list[list[int]]:
+    """The cores of this process dealt out to `jobs` notebooks; empty lists, which mean all, for one alone."""
+    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
+        return [[] for _ in range(jobs)]
+    cores = sorted(os.sched_getaffinity(0))
+    return [cores[index::jobs] or [cores[index % len(cores)]] for index in range(jobs)]
+
+
+def _last_time(step: _Step, root: Path) -> float | None:
+    """Seconds that the notebook took when it last ended well with the same parameters."""
+    given = {name: value for name, value in step.parameters.items() if name != "run_folder"}
+    folders = sorted((root / "runs").glob("*/notebooks"), reverse=True)
+    for folder in [one.parent for one in folders if one.parent.name != "latest"][:30]:
+        found = read_outcome(folder, step.name)
+        if found is not None and found.outcome == "ok":
+            before = {name: value for name, value in found.parameters.items() if name != "run_folder"}
+            if before == given:
+                return found.seconds
+    return None
+
+
+def _dry_run(
+    console: Console, steps: Sequence[_Step], folder: Path | None, key_of: Callable[[_Step], Key]
+) -> RunReport:
+    """Say what would run and why. Refusals that can be foreseen are the report's outcomes."""
+    refused: list[NotebookOutcome] = []
+    would_run: list[str] = []
+    for step in steps:
+        place = folder or Path("runs")
+        _, outcome, message = refusal(step.path, step.parameters, place)
+        ahead = [name for name in would_run if step.contract.follows(step.name, name)]
+        if outcome == "missing_input" and ahead:
+            outcome = None  # it may be there by then
+        why = "it has not run here" if folder is None else _why_run(step, folder, key_of(step))
+        if not why and ahead:
+            why = f"{ahead[0]}, which it follows, runs"
+        if not why:
+            console.print(f"{step.name}  kept", markup=False)
+            continue
+        would_run.append(step.name)
+        if outcome is not None:
+            refused.append(NotebookOutcome(step.name, outcome, 0.0, message))
+            console.print(f"{step.name}  would be refused, {outcome}: {message}", markup=False)
+        else:
+            console.print(f"{step.name}  would run: {why}", markup=False)
+    return RunReport(place, tuple(refused), {})
 
 
 def _check_seeds(seeds: Sequence[int]) -> list[int]:
@@ -689,6 +435,20 @@ def _check_seeds(seeds: Sequence[int]) -> list[int]:
     if not seeds or odd or len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds: expected distinct whole numbers from 0, got {list(seeds)}")
     return list(seeds)
+
+
+def _newest_folder(root: Path, profile: str) -> Path:
+    """The newest run folder of a profile, told by its name."""
+    stem = re.escape(Path(profile).stem if profile.endswith((".yaml", ".yml")) else profile)
+    name = re.compile(rf"(\d{{8}}T\d{{6}}Z)-{stem}(?:-(\d+))?")
+    found = [
+        (match[1], int(match[2] or 1), path)
+        for path in (root / "runs").glob("*")
+        if path.is_dir() and not path.is_symlink() and (match := name.fullmatch(path.name))
+    ]
+    if not found:
+        raise ValueError(f"resume: there is no run of profile {profile!r} under runs/; start one without --resume")
+    return max(found)[2]
 
 
 def _check_folder(folder: Path, settings: Mapping[str, object], names: Sequence[str]) -> None:
@@ -704,16 +464,38 @@ def _check_folder(folder: Path, settings: Mapping[str, object], names: Sequence[
     if done:
         raise ValueError(
             f"run folder {records.relative_to_project(folder)} already holds {done[0]} "
-            f"({before['notebooks'][done[0]]}); name a new folder"
+            f"({before['notebooks'][done[0]]}); name a new folder, or take it up with --resume"
         )
 
 
-def _declared(path: Path) -> tuple[str, ...]:
-    """Parameters that a notebook takes; none where it cannot be said, which its outcome will explain."""
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which another runner is at work; a killed one's lock goes with it."""
+    place = folder / "notebooks"
+    place.mkdir(exist_ok=True)
+    handle = os.open(place, os.O_RDONLY)
     try:
-        return declared_parameters(read_notebook(path))
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ValueError(
+            f"run folder {records.relative_to_project(folder)} is in use by another run; wait for it, or name a new one"
+        ) from None
+    finally:
+        os.close(handle)
+
+
+def _declared(path: Path) -> tuple[tuple[str, ...], Contract]:
+    """A notebook's parameters and contract; none where they cannot be read, which its outcome will explain."""
+    try:
+        notebook = read_notebook(path)
+        contract = read_contract(notebook)
     except ValueError:
-        return ()
+        return (), Contract()
+    try:
+        return declared_parameters(notebook), contract
+    except ValueError:
+        return (), contract
 
 
 @contextmanager
@@ -737,38 +519,63 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(console: Console, name: str) -> Iterator[Callable[[float], None]]:
-    """One line that counts the time on a terminal; elsewhere a line at the start and one a minute."""
-    if console.is_terminal:
-        with console.status(f"{name}  0:00") as status:
-            yield lambda seconds: status.update(f"{name}  {_clock(seconds)}")
+def _screen(console: Console) -> Iterator[Callable[..., Progress | None]]:
+    """A line per running notebook with the time gone by and the time left; without a terminal, a line a minute."""
+    if not console.is_terminal:
+        yield lambda name, expected, done=False: None if done else _heartbeat(console, name, expected)
         return
-    console.print(f"{name} …", markup=False)
+    from rich.progress import Progress as Lines
+    from rich.progress import TaskID, TextColumn
+
+    with Lines(TextColumn("{task.description}", markup=False), console=console, transient=True) as lines:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, expected: float | None, done: bool = False) -> Progress | None:
+            if done:
+                lines.remove_task(tasks.pop(name))
+                return None
+            tasks[name] = lines.add_task(f"{name}  0:00")
+            task = tasks[name]
+            return lambda seconds, ran, cells: lines.update(
+                task, description=f"{name}  {_state(seconds, ran, cells, expected)}"
+            )
+
+        yield show
+
+
+def _heartbeat(console: Console, name: str, expected: float | None) -> Progress:
+    console.print(f"{name} …" + (f" took {clock(expected)} last time" if expected else ""), markup=False)
     told = 0.0
 
-    def tell(seconds: float) -> None:
+    def tell(seconds: float, ran: int, cells: int) -> None:
         nonlocal told
         if seconds - told >= HEARTBEAT:
             told = seconds
-            console.print(f"{name} … {_clock(seconds)}", markup=False)
+            console.print(f"{name} … {_state(seconds, ran, cells, expected)}", markup=False)
 
-    yield tell
+    return tell
 
 
-def _print_outcome(console: Console, outcome: NotebookOutcome, folder: Path) -> None:
+def _state(seconds: float, ran: int, cells: int, expected: float | None) -> str:
+    """Time gone by, cells done, and the time left: by the last run that was like this one, else by the cells."""
+    text = f"{clock(seconds)}, {ran} of {cells} cells"
+    if expected is not None:
+        left = expected - seconds
+        return f"{text}, about {clock(left)} left" if left > 0 else f"{text}, last time it took {clock(expected)}"
+    return f"{text}, {clock(seconds / ran * (cells - ran))} left if cells were alike" if ran else text
+
+
+def _print_outcome(console: Console, outcome: NotebookOutcome, folder: Path, *, kept: bool) -> None:
     from rich.markup import escape
 
+    if kept:
+        console.print(f"{outcome.name}  kept, nothing that it depends on has changed", markup=False)
+        return
     colour = "green" if outcome.outcome == "ok" else "red"
-    console.print(f"{escape(outcome.name)}  [{colour}]{outcome.outcome}[/]  {_clock(outcome.seconds)}")
+    console.print(f"{escape(outcome.name)}  [{colour}]{outcome.outcome}[/]  {clock(outcome.seconds)}")
     if outcome.outcome != "ok":
         where = records.relative_to_project(folder / (outcome.html or outcome.log))
         console.print(f"  {outcome.message}\n  see {where}", markup=False)
-
-
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -833,7 +640,3 @@ def _points(pair: Sequence[Mapping[str, float | None]]) -> str:
 def _percent(pair: Sequence[Mapping[str, float | None]]) -> str:
     before, after = (one.get("mean") for one in pair)
     return "" if not before or after is None else f"{100 * (after / before - 1):+.0f} %"
-
-
-if __name__ == "__main__":
-    _work(Path(sys.argv[1]))

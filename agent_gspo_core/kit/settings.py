@@ -35,8 +35,10 @@ T = TypeVar("T")
 class DataSettings:
     """Which problems are trained on and which are measured."""
 
-    source: Literal["hidden_profile", "gsm8k", "multiarith"] = "hidden_profile"
+    source: Literal["hidden_profile", "gsm8k", "multiarith", "mmlu"] = "hidden_profile"
     """Generated hidden profiles, or a real benchmark from the hub or a local folder."""
+    train_split: str | None = None
+    """Split of a benchmark to train on; `None`: the one its card names. MMLU: "dev", or "auxiliary_train" (hub)."""
     train_problems: int = 4000
     """Problems to draw training batches from."""
     test_problems: int = 200
@@ -80,6 +82,44 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class AblationForm:
+    """One size of the ablation (see `kit.ablation`). Every default is ours."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Training seeds, the same for every arm."""
+    arms: tuple[str, ...] = ()
+    """Arms of `kit.ablation.catalogue`, beside "full"; none takes all that differ from it."""
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """What differs from the profile's run in every arm, by dotted name."""
+    lambdas: tuple[float, ...] = ()
+    """Fixed prices λ_tok of the sweep."""
+    tied_lambdas: tuple[float, ...] = ()
+    """Fixed prices of the sweep that shows what dividing by the deviation does to λ."""
+    budgets: tuple[float, ...] = ()
+    """Episode budgets of the sweep, in tokens."""
+    problems: int = 100
+    """Problems of replay, robustness and scaling."""
+    topologies: tuple[str, ...] = ("free_for_all",)
+    """Topologies in which the insider is tried."""
+    train_topologies: bool = False
+    """Train an arm in each of them, in place of carrying over the policy of "full"."""
+    team_sizes: tuple[int, ...] = ()
+    """Discussion agents of the scaling study."""
+    also_on: tuple[str, ...] = ()
+    """Benchmarks on which "full" is scored too, each under its own name ("mmlu_153")."""
+
+
+@dataclass(frozen=True)
+class AblationSettings:
+    """The ablation of a profile."""
+
+    short: AblationForm = field(default_factory=AblationForm)
+    """The form that the notebook runs."""
+    full: AblationForm = field(default_factory=AblationForm)
+    """The form of the command `agent-gspo ablate`."""
+
+
+@dataclass(frozen=True)
 class Profile:
     """One size of the same run."""
 
@@ -95,6 +135,8 @@ class Profile:
     """The run itself."""
     suite: SuiteSettings = field(default_factory=SuiteSettings)
     """The evaluation of several methods on several benchmarks."""
+    ablation: AblationSettings = field(default_factory=AblationSettings)
+    """The ablation: which arms, seeds and sweeps."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -161,6 +203,10 @@ def _convert(hint: Any, value: object, where: str) -> Any:
         if value in arguments:
             return value
         raise ValueError(f"{where}: {value!r} is not one of {', '.join(map(repr, arguments))}")
+    if origin is Mapping:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise ValueError(f"{where}: expected a mapping with names as keys, got {value!r}")
+        return dict(value)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{where}: expected a list, got {value!r}")
