@@ -397,7 +397,11 @@ ROOMS = {
     "trainer": {
         "budget", "episode", "logprobs", "objective", "policy", "reward", "rollout", "scoring", "silence",
     },
-    "evaluation": {"episode", "policy", "rollout", "scoring", "silence", "statistics"},
+    "methods": {"rollout"},
+    "insider": {"episode", "policy", "rollout", "scoring"},
+    "replay": {"episode", "policy", "rollout", "scoring", "statistics"},
+    "statistics": set(),
+    "evaluation": {"episode", "methods", "policy", "rollout", "scoring", "silence", "statistics"},
     "scoring": {"episode", "scoring"},
     "benchmarks": {"episode", "benchmarks", "scoring"},
 }  # fmt: skip

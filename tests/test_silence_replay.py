@@ -13,8 +13,8 @@ from agent_gspo_core.episode import group_messages
 from agent_gspo_core.generation import sample
 from agent_gspo_core.logprobs import score
 from agent_gspo_core.policy import Policy
+from agent_gspo_core.replay import of_anybody, of_needed, of_not_needed, replay
 from agent_gspo_core.rollout import SamplingSettings, Team, TeamSettings, resample_episodes, sample_episodes
-from agent_gspo_core.silence import of_anybody, of_needed, of_not_needed, replay
 from agent_gspo_core.trainer import Trainer, TrainerSettings
 
 PROBLEMS = hidden_profile.load("test", limit=6)

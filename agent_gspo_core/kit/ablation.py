@@ -36,17 +36,9 @@ from agent_gspo_core.kit import records
 from agent_gspo_core.kit.experiment import TRANSCRIPTS, load_problems, measure, train_seed, transcript, with_seed
 from agent_gspo_core.kit.settings import AblationForm, Profile, RunSettings, override
 from agent_gspo_core.policy import Policy, PolicySettings, _find_model, load_policy
+from agent_gspo_core.replay import Choice, Replay, of_anybody, of_needed, of_not_needed, replay
 from agent_gspo_core.rollout import SamplingSettings, Team, derive_seed
-from agent_gspo_core.silence import (
-    Choice,
-    CollapseError,
-    Replay,
-    of_anybody,
-    of_needed,
-    of_not_needed,
-    replay,
-    silence_report,
-)
+from agent_gspo_core.silence import CollapseError, silence_report
 
 FULL = "full"
 """The arm that the others are compared with."""
@@ -669,7 +661,7 @@ def write_csv(path: Path, table: pd.DataFrame) -> Path:
 
 
 def replay_table(plan: Plan, problems: int, *, arm: str = FULL) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Silence of an arm's trained policies on test problems, and what it is worth (see `silence.replay`).
+    """Silence of an arm's trained policies on test problems, and what it is worth (see `replay.replay`).
 
     Returns:
         Silence: a row per seed and state ("before", "after" training), with `silence.SilenceReport`'s figures.
