@@ -4,7 +4,7 @@
 PYTHON      ?= python3
 PROFILE     ?= embedded
 PIP_ARGS    ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto
 
 VENV         := .venv
 UNSLOTH_VENV := .venv-unsloth
@@ -24,7 +24,7 @@ help: ## show this text
 	@echo "  PYTHON=python3.12   the interpreter for new environments (3.11, 3.12 or 3.13); now $(PYTHON)"
 	@echo "  PROFILE=embedded    the size of a reproduction; now $(PROFILE)"
 	@echo "  PIP_ARGS='...'      more arguments for pip, for example --index-url with an index of CPU builds of torch"
-	@echo "  PYTEST_ARGS='...'   more arguments for pytest, for example -k or -n 2"
+	@echo "  PYTEST_ARGS='...'   arguments for pytest in place of -n auto, for example -k NAME"
 
 setup: $(VENV)/.stamp ## make the environment (.venv)
 
@@ -47,7 +47,7 @@ lint: $(VENV)/.stamp ## ruff (rules, format), mypy, notebook sources
 
 test-unsloth: $(UNSLOTH_VENV)/.stamp ## make the Unsloth environment (.venv-unsloth, 7 GB) and test in it
 	@echo "Testing the Unsloth backend (pytest -m unsloth)"
-	@$(UNSLOTH_VENV)/bin/python -m pytest -m unsloth tests/test_unsloth.py $(PYTEST_ARGS)
+	@$(UNSLOTH_VENV)/bin/python -m pytest -m unsloth tests/test_unsloth.py
 
 clean: ## remove environments and caches; runs/ stays
 	rm -rf $(VENV) $(UNSLOTH_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
