@@ -181,3 +181,8 @@ def test_a_figure_of_nothing_is_refused() -> None:
         suite_figures.pareto(scores)
     with pytest.raises(ValueError, match="no scores given"):
         suite_figures.accuracy_and_tokens(scores.iloc[:0])
+
+
+def test_no_two_arms_look_alike() -> None:
+    styles = [tuple(sorted(suite_figures._style(number).items())) for number in range(20)]
+    assert len(set(styles)) == len(styles)

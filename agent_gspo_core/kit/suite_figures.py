@@ -24,6 +24,12 @@ def arm_names(scores: pd.DataFrame) -> list[str]:
     return names
 
 
+def _style(number: int) -> dict[str, Any]:
+    """Colour and marker of an arm; where the colours begin anew the markers are shifted, so that no two arms agree."""
+    turn, place = divmod(number, len(CYCLE))
+    return {"color": CYCLE[place], "marker": MARKERS[(place + 3 * turn) % len(MARKERS)], "linestyle": "none"}
+
+
 def accuracy_and_tokens(scores: pd.DataFrame) -> Figure:
     """Two panels side by side: accuracy with its interval, and tokens said, one row per benchmark and arm.
 
@@ -39,11 +45,7 @@ def accuracy_and_tokens(scores: pd.DataFrame) -> Figure:
         for n, name in enumerate(names):
             rows = scores[scores["name"] == name]
             places = [benchmarks.index(b) * (len(names) + 1) + n for b in rows["benchmark"]]
-            style: dict[str, Any] = {
-                "color": CYCLE[n % len(CYCLE)],
-                "marker": MARKERS[n % len(MARKERS)],
-                "linestyle": "none",
-            }
+            style = _style(n)
             mean, low, high = (100 * rows[key].to_numpy(dtype=float) for key in ("accuracy", "low", "high"))
             for place, value, least, most in zip(places, mean, low, high, strict=True):
                 if math.isfinite(least):
@@ -85,16 +87,7 @@ def pareto(scores: pd.DataFrame) -> Figure:
             front = [points[name] for name in pareto_front({str(name): point for name, point in points.items()})]
             axes.plot(*zip(*front, strict=True), color="#555555", linewidth=1.2, drawstyle="steps-post", zorder=1)
             for name, (cost, accuracy) in points.items():
-                n = names.index(name)
-                axes.plot(
-                    cost,
-                    accuracy,
-                    color=CYCLE[n % len(CYCLE)],
-                    marker=MARKERS[n % len(MARKERS)],
-                    markersize=8,
-                    linestyle="none",
-                    label=name,
-                )
+                axes.plot(cost, accuracy, markersize=8, label=name, **_style(names.index(name)))
             axes.set(title=benchmark, xlabel="tokens said per problem", ylabel="right answers (%)")
             axes.set_xlim(left=0)
             axes.set_ylim(-3, 103)
