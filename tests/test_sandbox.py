@@ -725,7 +725,9 @@ def test_canonical_solutions_pass(name: str, count: int) -> None:
         pairs.append((code, problem.tests))
     outcomes = check_solutions(pairs, SandboxSettings(cpu_seconds=60, wall_seconds=300))
     assert len(outcomes) == count
-    assert {p.id: o for p, o in zip(problems, outcomes, strict=True) if not o.passed} == {}
+    failures = {p.id: o.status for p, o in zip(problems, outcomes, strict=True) if not o.passed}
+    # One of its inputs gives 1.7 million tuples of 77 strings: 2.2 GB in one process, beyond the limits meant for this.
+    assert failures in ({}, {"mbpp_plus/test/119": "memory"})
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -342,7 +342,7 @@ def _untrained(settings: RunSettings, seed: int, folder: Path) -> dict[str, Any]
     if (folder / "result.json").is_file():
         return dict(records.read_json(folder / "result.json"))
     policy = load_policy(settings.policy)
-    _, test = load_problems(settings.data, policy)
+    test = _test_problems(settings, policy)
     scores = _scores(policy, settings, test)
     return _write_result(settings, seed, folder, before=scores, after=scores, steps=0)
 
@@ -353,12 +353,17 @@ def _after_collapse(settings: RunSettings, seed: int, folder: Path, error: Colla
     good = max(step for step in checkpoints if step <= (error.last_good or 0))
     policy = load_policy(settings.policy)
     policy.load_state(torch.load(checkpoints[good], map_location=policy.device, weights_only=False)["policy"])
-    _, test = load_problems(settings.data, policy)
+    test = _test_problems(settings, policy)
     after = _scores(policy, settings, test)
     policy.save(folder / "policy")
     before = records.read_json(folder / "before.json")
     collapsed = {"step": error.step, "last_good": error.last_good, "measured": good}
     return _write_result(settings, seed, folder, before=before, after=after, steps=error.step + 1, collapsed=collapsed)
+
+
+def _test_problems(settings: RunSettings, policy: Policy) -> list[Problem]:
+    """The test problems of a run; its training problems, of which there are many more, are not drawn."""
+    return load_problems(replace(settings.data, train_problems=1), policy)[1]
 
 
 def _scores(policy: Policy, settings: RunSettings, problems: Sequence[Problem]) -> dict[str, Any]:
@@ -675,7 +680,7 @@ def replay_table(plan: Plan, problems: int, *, arm: str = FULL) -> tuple[pd.Data
     for seed in plan.seeds:
         for state, source in (("before", plan.base.policy), ("after", plan.policy(arm, seed))):
             policy = load_policy(source)
-            _, test = load_problems(settings.data, policy)
+            test = _test_problems(settings, policy)
             sampling = _sampling(settings, seed)
             score, episodes = measure(policy, settings, test[:problems], seed=seed)
             silent.append({"seed": seed, "state": state, **_silence_row(score, episodes, team)})
@@ -764,7 +769,7 @@ def robustness_table(plan: Plan, topologies: Sequence[str], problems: int, *, ag
                 ("after", plan.policy(arm, seed), arm),
             ):
                 policy = load_policy(source)
-                test = load_problems(settings.data, policy)[1][:problems]
+                test = _test_problems(settings, policy)[:problems]
                 for kind in (None, *INSIDERS):
                     if kind == "lies" and settings.team.prompt_style == "compact" and not test[0].notes:
                         continue  # without a note a policy that reads no instructions has nothing to lie about
@@ -804,7 +809,7 @@ def scaling_table(plan: Plan, sizes: Sequence[int], problems: int) -> pd.DataFra
         for seed in plan.seeds:
             for state, source in (("before", plan.base.policy), ("after", plan.policy(FULL, seed))):
                 policy = load_policy(source)
-                test = load_problems(settings.data, policy)[1][:problems]
+                test = _test_problems(settings, policy)[:problems]
                 score, _ = measure(policy, settings, test, seed=seed)
                 least = [p.least_tokens for p in test if p.least_tokens is not None]
                 rows.append(

@@ -99,6 +99,8 @@ def learning_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
     curves = {name: _mean_curve(seeds, key) for name, seeds in metrics.items() if any(seeds)}
     if FULL not in curves:
         raise ValueError(f"learning curves: no records of arm {FULL!r}; has it been trained?")
+    from matplotlib.ticker import MaxNLocator
+
     others = [name for name in curves if name != FULL] or [FULL]
     columns = min(4, len(others))
     rows = math.ceil(len(others) / columns)
@@ -112,6 +114,7 @@ def learning_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
             ):
                 axes.plot(list(curve), [scale * v for v in curve.values()], style, color=colour, label=label)
             axes.set(title=name, ylim=(0, 1.05 * max(top, 1e-9)))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in panels[len(others) :]:
             axes.set_visible(False)
         for axes in panels[::columns]:
@@ -159,12 +162,13 @@ def frontier(table: pd.DataFrame) -> Figure:
             axes.plot([x, x], [100 * accuracy["low"], 100 * accuracy["high"]], color=ORANGE, linewidth=1.4)
         if tokens["low"] is not None and tokens["high"] is not None:
             axes.plot([tokens["low"], tokens["high"]], [y, y], color=ORANGE, linewidth=1.4)
-        axes.plot(x, y, "*", color=ORANGE, markeredgecolor="black", markersize=16, label="full (dual budget)")
+        axes.plot(x, y, "*", color=ORANGE, markeredgecolor="black", markersize=16, label="full")
         for name, marker in (("untrained", "X"), ("no_token_penalty", "P")):
             if len(points.get(name, {})) == 2:
                 axes.plot(*_point(points[name]), marker, color=_GREY, markersize=9, linestyle="none", label=name)
         axes.set(xlabel="tokens per episode", ylabel="right answers (%)", title="What accuracy costs")
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.12 * max(axes.get_xlim()[1], 1.0))  # room for the labels at the right end
+        axes.set_ylim(-3, 103)
         figure.legend(loc="outside right center")
     return figure
 

@@ -56,6 +56,8 @@ def _receive(fd: int) -> Any:
 
 def _send(fd: int, message: Any) -> None:
     body = json.dumps(message).encode()
+    if len(body) > _LONGEST_FRAME:
+        raise ValueError(f"a message of {len(body)} bytes; expected at most {_LONGEST_FRAME}")
     left = memoryview(struct.pack("<I", len(body)) + body)
     while left:
         left = left[os.write(fd, left) :]
@@ -497,7 +499,12 @@ def _serve(spec: dict[str, Any], requests: int, replies: int) -> NoReturn:
         reply = failure or _answer(request, module)
         with contextlib.suppress(BaseException):  # a solution may have closed its own output
             sys.stdout.flush()
-        _send(replies, reply)
+        try:
+            _send(replies, reply)
+        except MemoryError as error:  # nothing was written yet: the message is made whole first
+            _send(replies, _failed(error))
+        except ValueError as error:
+            _send(replies, {"status": "failed", "detail": _describe(error)})
         if request[0] == "end":
             os._exit(0)
 

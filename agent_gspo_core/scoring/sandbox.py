@@ -4,7 +4,8 @@ A solution and its tests run in **two processes**. The judge holds the tests and
 memory; it calls the solution over a pipe, and only plain data (numbers, strings, lists, dicts, …) comes back. So a
 solution can neither see nor patch what decides about it, and an object that claims to equal everything is refused.
 A run passes only if the judge reached the end of the tests and the nonce came back with exit code 0. Values are passed,
-not shared: a solution that works by changing its argument in place is not seen to have done so.
+not shared: a solution that works by changing its argument in place is not seen to have done so, and a value of more
+than 64 MB as JSON is refused.
 
 `run_program` runs one source in one process and says whether it reached its end; what is inside may say so falsely
 (`__eq__`, patched `assert` helpers, the sandbox's own protocol replayed). Score with `run_solution`.
