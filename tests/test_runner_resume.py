@@ -278,7 +278,7 @@ def test_time_left_is_told_from_the_last_run_or_from_the_cells() -> None:
 def test_a_runner_killed_on_the_way_starts_again_with_only_what_is_missing(root: Path) -> None:
     """SIGKILL while the second of three notebooks runs; then again, to its end; then a changed notebook."""
     write(root, "01_a", leaves("a"))
-    slow = "import os, time\nif not os.path.exists('go'):\n    open('waiting', 'w').close()\n    time.sleep(120)"
+    slow = "import os, time\nif not os.path.exists('go'):\n    open('waiting', 'w').close()\n    time.sleep(600)"
     write(root, "02_b", slow, leaves("b"))
     write(root, "03_c", leaves("c"), contract={"after": ["*"], "inputs": ["a.txt", "b.txt"], "outputs": ["c.txt"]})
     code = (
@@ -293,7 +293,7 @@ def test_a_runner_killed_on_the_way_starts_again_with_only_what_is_missing(root:
         return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
 
     first = start()
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not (root / "waiting").exists():
         assert time.monotonic() < end
         assert first.poll() is None
