@@ -209,7 +209,7 @@ def test_a_killed_run_loses_nothing(tmp_path: Path) -> None:
     settings = replace(SMALL, limit=12, batch_problems=1)
     for wanted in (1, 30):
         with subprocess.Popen([*command, str(tmp_path / "killed"), here], start_new_session=True) as worker:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 600
             while worker.poll() is None and time.monotonic() < deadline:
                 if len(list((tmp_path / "killed").glob("parts/*/*.parquet"))) >= wanted:
                     os.killpg(worker.pid, signal.SIGKILL)
