@@ -8,8 +8,6 @@ points: draw several samples per item, and give an interval. Ids name the row of
 from __future__ import annotations
 
 import re
-from functools import partial
-from pathlib import Path
 
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
@@ -17,9 +15,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -58,20 +54,6 @@ FILES = {
 _ANSWER = re.compile(r"\$?([0-9]{1,3})(?:\^\{?\\circ\}?)?\$?")  # one copy of a 2025 answer carries a degree sign
 
 
-def load(
-    split: str,
-    *,
-    name: str,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test" of the benchmark `name`; the other arguments and the errors are those of `gsm8k.load`."""
-    records = read_split(name, split, files=FILES[name], hub=HUBS[name], parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"{name}/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record `{"problem", "answer"}` as a problem; the answer loses its leading zeros."""
     answer = value(record, id, "answer")
@@ -91,7 +73,7 @@ def _card(name: str, year: int) -> Benchmark:
         hub=HUBS[name],
         files=FILES[name],
         splits={split: file.records for split, file in FILES[name].items()},
-        load=partial(load, name=name),
+        load=loader(name, problem, files=FILES[name], hub=HUBS[name], parse=json_lines),
         evaluation_split="test",
     )
 

@@ -11,7 +11,6 @@ The 97,467 training problems are not offered: no checked file was at hand. Ids n
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from agent_gspo_core.benchmarks.choice_records import choice_problem
 from agent_gspo_core.benchmarks.source import (
@@ -20,9 +19,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -53,19 +50,6 @@ FILES = {
 _OPTION = re.compile(r"\s*\(?([A-E])\)(.*)", re.S)
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "dev" or "test"; arguments and errors as in `gsm8k.load`."""
-    records = read_split("aqua", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"aqua/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record `{"question", "options": ["A)…", …], "correct"}` as a problem."""
     options = [_OPTION.fullmatch(str(option)) for option in value(record, id, "options")]
@@ -77,6 +61,9 @@ def problem(record: Record, id: str) -> Problem:
         id, text_value(record, id, "question"), choices, text_value(record, id, "correct"), family="aqua"
     )
 
+
+load = loader("aqua", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "dev" or "test"; arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="aqua",

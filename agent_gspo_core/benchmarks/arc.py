@@ -6,9 +6,6 @@ Ids name the row of the file: "arc_easy/test/17" counts from 0.
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.choice_records import science_problem
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
@@ -16,9 +13,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_list,
-    numbered,
-    read_split,
-    take,
+    loader,
 )
 from agent_gspo_core.episode import Problem
 
@@ -50,20 +45,6 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    name: str,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test" of the benchmark `name`; the other arguments and the errors are those of `gsm8k.load`."""
-    records = read_split(name, split, files=FILES[name], hub=HUBS[name], parse=json_list, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"{name}/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record as a problem; the family is the benchmark's name. Errors as in `science_problem`."""
     return science_problem(record, id, family=id.partition("/")[0])
@@ -78,7 +59,7 @@ def _card(name: str) -> Benchmark:
         hub=HUBS[name],
         files=FILES[name],
         splits={split: file.records for split, file in FILES[name].items()},
-        load=partial(load, name=name),
+        load=loader(name, problem, files=FILES[name], hub=HUBS[name], parse=json_list),
         evaluation_split="test",
     )
 

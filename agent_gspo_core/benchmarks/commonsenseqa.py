@@ -6,8 +6,6 @@ Ids name the row of the file: "commonsenseqa/dev/17" counts from 0.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.choice_records import science_problem
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
@@ -15,9 +13,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
 )
 from agent_gspo_core.episode import Problem
 
@@ -48,23 +44,13 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "train" or "dev"; arguments and errors as in `gsm8k.load`."""
-    records = read_split("commonsenseqa", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"commonsenseqa/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record as a problem. Errors as in `science_problem`."""
     return science_problem(record, id, family="commonsenseqa")
 
+
+load = loader("commonsenseqa", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "train" or "dev"; arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="commonsenseqa",

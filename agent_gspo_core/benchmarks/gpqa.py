@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 from string import ascii_uppercase
 
 from agent_gspo_core.benchmarks.choice_records import choice_problem
@@ -24,9 +23,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     digest,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
 )
 from agent_gspo_core.episode import Problem
@@ -34,19 +31,6 @@ from agent_gspo_core.episode import Problem
 HUB = Hub("Idavidrein/gpqa", "gpqa_diamond", ("test",), "633f5ee89ab8ad4522a9f850766b73f62147ffdd", {"test": "train"})
 FILES = {"test": DataFile("gpqa/gpqa_diamond.csv", 198, None)}
 ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-
-
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test" (the hub calls it "train"); arguments and errors as in `gsm8k.load`."""
-    records = read_split("gpqa", split, files=FILES, hub=HUB, parse=csv_records, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"gpqa/{split}")], limit, seed)
 
 
 def csv_records(text: str, name: str) -> list[Record]:
@@ -72,6 +56,9 @@ def problem(record: Record, id: str) -> Problem:
     family = domain if isinstance(domain, str) and domain else "gpqa"
     return choice_problem(id, question, choices, ascii_uppercase[choices.index(answers[0])], family=family)
 
+
+load = loader("gpqa", problem, files=FILES, hub=HUB, parse=csv_records)
+"""Problems of "test" (the hub calls it "train"); arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="gpqa",

@@ -6,17 +6,13 @@ The gold answer is what follows the single `####`. It may hold thousands commas 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
     DataFile,
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
 )
 from agent_gspo_core.episode import Problem
 from agent_gspo_core.scoring.numbers import canonical, parse_number
@@ -42,33 +38,6 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "train" or "test".
-
-    Args:
-        split: "train" or "test".
-        root: local folder with `gsm8k/train.jsonl` and `gsm8k/test.jsonl`; else `AGENT_GSPO_DATA`; else the hub.
-        limit: at most so many problems, drawn by `seed`; `None` means all in file order.
-        seed: of the subset.
-        revision: commit or branch of the hub data set; `None` reads the card's, else "main". A local file is held to
-            its SHA-256 and count, the hub to the count alone.
-
-    Raises:
-        FileNotFoundError: the local folder lacks the file.
-        ConnectionError: the hub cannot be read.
-        ValueError: unknown split, another file than expected, or a record without exactly one `####`.
-    """
-    records = read_split("gsm8k", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"gsm8k/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record `{"question", "answer"}` as a problem; the answer is written plainly ("1,080" becomes "1080")."""
     try:
@@ -81,6 +50,9 @@ def problem(record: Record, id: str) -> Problem:
         raise ValueError(f"{id}: expected a number after a single '####', found {solution[-60:]!r}")
     return Problem(id=id, question=question.strip(), answer=canonical(gold), kind="number", family="gsm8k")
 
+
+load = loader("gsm8k", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "train" or "test"; arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="gsm8k",

@@ -8,17 +8,13 @@ target is kept. Ids name the row of the file, the same as in GSM8K's test set: "
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
     DataFile,
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -37,19 +33,6 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test" (the hub calls it "train"); arguments and errors as in `gsm8k.load`."""
-    records = read_split("gsm_hard", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"gsm_hard/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record `{"input", "target"}` as a problem; -9867630.0 is written "-9867630"."""
     target = value(record, id, "target")
@@ -58,6 +41,9 @@ def problem(record: Record, id: str) -> Problem:
         raise ValueError(f"{id}: expected a finite number as 'target', found {target!r:.60}")
     return Problem(id=id, question=text_value(record, id, "input"), answer=canonical(gold), family="gsm_hard")
 
+
+load = loader("gsm_hard", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "test" (the hub calls it "train"); arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="gsm_hard",

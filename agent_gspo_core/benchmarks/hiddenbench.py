@@ -46,7 +46,7 @@ def load(
     revision: str | None = None,
     agents: int | None = None,
 ) -> list[Problem]:
-    """Problems of "test"; arguments and errors as in `gsm8k.load`, and:
+    """Problems of "test"; arguments and errors as in `source.Load`, and:
 
     Args:
         split: "test".

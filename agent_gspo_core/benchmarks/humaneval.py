@@ -9,17 +9,13 @@ that runs it. Ids name the row of the file, which is the task's own number: "hum
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
     DataFile,
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -35,19 +31,6 @@ FILES = {
         "/data/HumanEval.jsonl.gz",
     )
 }
-
-
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test"; arguments and errors as in `gsm8k.load`. Nothing is executed."""
-    records = read_split("humaneval", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"humaneval/{split}")], limit, seed)
 
 
 def problem(record: Record, id: str) -> Problem:
@@ -71,6 +54,9 @@ def completion_problem(record: Record, id: str, program: str, *, family: str) ->
         tests=CodeTests(text_value(record, id, "entry_point"), program, prompt),
     )
 
+
+load = loader("humaneval", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "test"; arguments and errors as in `source.Load`. Nothing is executed."""
 
 BENCHMARK = Benchmark(
     name="humaneval",

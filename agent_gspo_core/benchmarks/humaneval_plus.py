@@ -9,8 +9,6 @@ Figures on the two splits are not comparable. Ids name the row of the file, whic
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks import humaneval
 from agent_gspo_core.benchmarks.plus_tests import plus_program
 from agent_gspo_core.benchmarks.source import (
@@ -19,9 +17,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -45,19 +41,6 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test" or "origin"; arguments and errors as in `gsm8k.load`. Nothing is executed."""
-    records = read_split("humaneval_plus", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"humaneval_plus/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record of either form as a problem: with inputs if it has `base_input`, else with its ready `test`."""
     entry_point = text_value(record, id, "entry_point")
@@ -73,6 +56,9 @@ def problem(record: Record, id: str) -> Problem:
         )
     return humaneval.completion_problem(record, id, program, family="humaneval_plus")
 
+
+load = loader("humaneval_plus", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "test" or "origin"; arguments and errors as in `source.Load`. Nothing is executed."""
 
 BENCHMARK = Benchmark(
     name="humaneval_plus",

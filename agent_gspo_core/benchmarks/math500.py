@@ -72,7 +72,7 @@ def load(
 ) -> list[Problem]:
     """Problems of "train" (4,500) or "test" (500); "train" reads both files.
 
-    Arguments and errors as in `gsm8k.load`; `revision` is that of the set "test" is read from, the copy of MATH is
+    Arguments and errors as in `source.Load`; `revision` is that of the set "test" is read from, the copy of MATH is
     always read as the card pins it. Raises `ValueError` too if the 500 are not all among the 5,000.
     """
     check_split("math500", split, tuple(SPLITS))

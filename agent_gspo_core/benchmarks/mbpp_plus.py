@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from agent_gspo_core.benchmarks.plus_tests import Oracle, plus_program
 from agent_gspo_core.benchmarks.source import (
@@ -24,9 +23,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -114,19 +111,6 @@ _ARGUMENTS = {f"Mbpp/{task}": forms for tasks, forms in _FORMS.items() for task 
 _CALLED = re.compile(r"^\s*assertion\(([A-Za-z_]\w*)\(", re.M)
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test" or "origin"; arguments and errors as in `gsm8k.load`. Nothing is executed."""
-    records = read_split("mbpp_plus", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"mbpp_plus/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record of either form as a problem: with inputs if it has `base_input`, else with its ready `test`."""
     if "base_input" not in record:
@@ -176,6 +160,9 @@ def _made(id: str, statement: str, solution: str, entry_point: str, program: str
         tests=CodeTests(entry_point, program),
     )
 
+
+load = loader("mbpp_plus", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "test" or "origin"; arguments and errors as in `source.Load`. Nothing is executed."""
 
 BENCHMARK = Benchmark(
     name="mbpp_plus",

@@ -6,8 +6,6 @@ The keys are uneven (A 27.7 %, D 20.8 %): a policy that prefers a letter is not 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.choice_records import choice_problem
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
@@ -15,9 +13,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_lines,
-    numbered,
-    read_split,
-    take,
+    loader,
     text_value,
     value,
 )
@@ -34,19 +30,6 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "test"; arguments and errors as in `gsm8k.load`."""
-    records = read_split("medqa", split, files=FILES, hub=HUB, parse=json_lines, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"medqa/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record `{"question", "options", "answer_idx"}` as a problem; if `answer` is there it must be that option."""
     options = value(record, id, "options")
@@ -59,6 +42,9 @@ def problem(record: Record, id: str) -> Problem:
     choices = [options[letter] for letter in letters]
     return choice_problem(id, text_value(record, id, "question"), choices, key, family="medqa")
 
+
+load = loader("medqa", problem, files=FILES, hub=HUB, parse=json_lines)
+"""Problems of "test"; arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="medqa",

@@ -93,7 +93,7 @@ def load(
     seed: int = 0,
     revision: str | None = None,
 ) -> list[Problem]:
-    """Problems of "dev", "val", "test" or, from the hub, "auxiliary_train"; arguments and errors as in `gsm8k.load`."""
+    """Problems of "dev", "val", "test" or, from the hub, "auxiliary_train"; all else as in `source.Load`."""
     records = read_split("mmlu", split, files=FILES, hub=HUB, parse=csv_records, root=root, revision=revision)
     if split not in FILES:
         check_count(f"{HUB.id} ({split})", SPLITS[split], len(records))

@@ -5,8 +5,6 @@ Asked without the "open book" of facts. Ids name the row of the file: "openbookq
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agent_gspo_core.benchmarks.choice_records import science_problem
 from agent_gspo_core.benchmarks.source import (
     Benchmark,
@@ -14,9 +12,7 @@ from agent_gspo_core.benchmarks.source import (
     Hub,
     Record,
     json_list,
-    numbered,
-    read_split,
-    take,
+    loader,
 )
 from agent_gspo_core.episode import Problem
 
@@ -40,23 +36,13 @@ FILES = {
 }
 
 
-def load(
-    split: str,
-    *,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    revision: str | None = None,
-) -> list[Problem]:
-    """Problems of "train" or "test"; arguments and errors as in `gsm8k.load`."""
-    records = read_split("openbookqa", split, files=FILES, hub=HUB, parse=json_list, root=root, revision=revision)
-    return take([problem(record, id) for record, id in numbered(records, f"openbookqa/{split}")], limit, seed)
-
-
 def problem(record: Record, id: str) -> Problem:
     """One record as a problem. Errors as in `science_problem`."""
     return science_problem(record, id, family="openbookqa")
 
+
+load = loader("openbookqa", problem, files=FILES, hub=HUB, parse=json_list)
+"""Problems of "train" or "test"; arguments and errors as in `source.Load`."""
 
 BENCHMARK = Benchmark(
     name="openbookqa",

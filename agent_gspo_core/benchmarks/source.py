@@ -75,7 +75,21 @@ class Load(Protocol):
         seed: int = 0,
         revision: str | None = None,
     ) -> list[Problem]:
-        """Problems of one split."""
+        """Problems of one split.
+
+        Args:
+            split: one of the benchmark's own.
+            root: local folder with the benchmark's files; else `AGENT_GSPO_DATA`; else the hub.
+            limit: at most so many problems, drawn by `seed`; `None` means all in file order.
+            seed: of the subset.
+            revision: commit or branch of the hub data set; `None` reads the card's, else "main". A local file is held
+                to its SHA-256 and count, the hub to the count alone.
+
+        Raises:
+            FileNotFoundError: the local folder lacks the file.
+            ConnectionError: the hub cannot be read.
+            ValueError: unknown split, another file than expected, or a record that is not of the expected form.
+        """
         ...
 
 
@@ -245,6 +259,33 @@ def read_split(
         check_count(name, file.records, len(part))
         records += part
     return records
+
+
+def loader(
+    benchmark: str,
+    problem: Callable[[Record, str], Problem],
+    *,
+    files: Mapping[str, DataFile],
+    hub: Hub,
+    parse: Callable[[str, str], list[Record]],
+) -> Load:
+    """The `load` of a benchmark whose splits are read as they are: each record becomes one problem, by `problem`.
+
+    `parse` as in `read_split`. Ids name split and row: "gsm8k/test/17".
+    """
+
+    def load(
+        split: str,
+        *,
+        root: str | Path | None = None,
+        limit: int | None = None,
+        seed: int = 0,
+        revision: str | None = None,
+    ) -> list[Problem]:
+        records = read_split(benchmark, split, files=files, hub=hub, parse=parse, root=root, revision=revision)
+        return take([problem(record, id) for record, id in numbered(records, f"{benchmark}/{split}")], limit, seed)
+
+    return load
 
 
 def value(record: Record, id: str, *names: str) -> Any:

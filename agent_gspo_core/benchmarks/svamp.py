@@ -88,7 +88,7 @@ def load(
 ) -> list[Problem]:
     """Problems of "all" (1,000), "test_300", "test" (200), "dev" (100) or "train" (700).
 
-    The other arguments and the errors are those of `gsm8k.load`.
+    The other arguments and the errors are those of `source.Load`.
     """
     if split == "all" and data_root(root) is None:
         records = [record for part in HUB.splits for record in read_hub(HUB, part, revision)]
