@@ -200,7 +200,7 @@ def project_root() -> Path:
     )
 
 
-def _find_model(name: str) -> tuple[str, str | None]:
+def find_model(name: str) -> tuple[str, str | None]:
     """Resolve a model name to (folder or hub id, gguf file name or None)."""
     if name == TINY:
         folder = project_root() / "data" / "tiny_policy"
@@ -241,7 +241,7 @@ def load_policy(settings: PolicySettings | None = None) -> Policy:
         ValueError: the model has no chat template, or the tokenizer no end token; a GGUF file that cannot be read.
     """
     settings = settings or PolicySettings()
-    location, gguf = _find_model(settings.model)
+    location, gguf = find_model(settings.model)
     loader = _load_unsloth if settings.backend == "unsloth" else _load_transformers
     model, tokenizer = loader(settings, location, gguf)
     if not getattr(tokenizer, "chat_template", None):
@@ -285,7 +285,7 @@ def _load_transformers(settings: PolicySettings, location: str, gguf: str | None
 
     adapter = Path(location) / "adapter_config.json"
     if adapter.is_file():
-        location, gguf = _find_model(json.loads(adapter.read_text())["base_model_name_or_path"])
+        location, gguf = find_model(json.loads(adapter.read_text())["base_model_name_or_path"])
     if settings.train == "lora" or adapter.is_file():
         _require("peft", "LoRA adapters")
     options: dict[str, Any] = {"revision": settings.revision} if settings.revision else {}
@@ -329,7 +329,7 @@ def _load_unsloth(settings: PolicySettings, location: str, gguf: str | None) -> 
     """Unsloth's loader with the settings that keep its model equal to the transformers path."""
     adapter = Path(location) / "adapter_config.json"
     if adapter.is_file():
-        location, gguf = _find_model(json.loads(adapter.read_text())["base_model_name_or_path"])
+        location, gguf = find_model(json.loads(adapter.read_text())["base_model_name_or_path"])
     if gguf is not None:
         raise ValueError(
             f"policy {settings.model!r}: Unsloth does not read this GGUF file; load it once with "

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +31,17 @@ from agent_gspo_core.episode import Episode, Problem
 from agent_gspo_core.evaluation import TeamScore, score_episodes
 from agent_gspo_core.insider import Insider, InsiderKind, sample_with_insider, tokens_of_others
 from agent_gspo_core.kit import records
-from agent_gspo_core.kit.experiment import TRANSCRIPTS, load_problems, measure, train_seed, transcript, with_seed
+from agent_gspo_core.kit.experiment import (
+    TRANSCRIPTS,
+    load_problems,
+    measure,
+    train_seed,
+    transcript,
+    with_seed,
+    worker_pool,
+)
 from agent_gspo_core.kit.settings import AblationForm, Profile, RunSettings, override
-from agent_gspo_core.policy import Policy, PolicySettings, _find_model, load_policy
+from agent_gspo_core.policy import Policy, PolicySettings, find_model, load_policy
 from agent_gspo_core.replay import Choice, Replay, of_anybody, of_needed, of_not_needed, replay
 from agent_gspo_core.rollout import SamplingSettings, Team, derive_seed
 from agent_gspo_core.silence import CollapseError, silence_report
@@ -297,7 +303,7 @@ def weights_digest(settings: PolicySettings) -> str:
 
     Part of an arm's folder name: new weights under an old name must not meet results of the old ones.
     """
-    location, gguf = _find_model(settings.model)
+    location, gguf = find_model(settings.model)
     names = (gguf,) if gguf else ("*.safetensors", "*.bin", "*.json", "*.jinja")
     digest = hashlib.sha256()
     for path in sorted(path for name in names for path in Path(location).glob(name)):
@@ -485,13 +491,8 @@ Told = Callable[[str, int, Mapping[str, Any] | Exception], None]
 def _run_missing(plan: Plan, missing: Sequence[tuple[str, int]], jobs: int, told: Told) -> None:
     left = list(missing)
     if jobs > 1 and left:
-        threads = max(1, records.usable_cores() // jobs)
-        names = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-        before = {name: os.environ.get(name) for name in names}
-        os.environ |= names  # read by the workers when they start
         try:
-            # A fresh interpreter per worker: torch's thread pools do not survive a fork.
-            with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            with worker_pool(jobs) as (pool, threads):
                 futures = {pool.submit(_in_worker, *_job(plan, *item), threads): item for item in left}
                 try:
                     for future in as_completed(futures):
@@ -505,12 +506,6 @@ def _run_missing(plan: Plan, missing: Sequence[tuple[str, int]], jobs: int, told
                     raise
         except BrokenProcessPool:
             print(f"a worker died; {len(left)} runs go on one by one", flush=True)
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
     for name, seed in left:
         settings, _, place, trained = _job(plan, name, seed)
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import get_context
@@ -174,6 +175,25 @@ def _in_worker(settings: RunSettings, seed: int, folder: Path, threads: int) -> 
     return train_seed(settings, seed, folder, progress=False)
 
 
+@contextmanager
+def worker_pool(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, int]]:
+    """`jobs` worker processes, and the threads that each may use: cores ÷ jobs. The environment is put back after."""
+    threads = max(1, usable_cores() // jobs)
+    names = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ |= names  # read by the workers when they start
+    try:
+        # A fresh interpreter per worker: torch's thread pools do not survive a fork.
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            yield pool, threads
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def train_seeds(settings: RunSettings, seeds: Sequence[int], folder: Path, *, jobs: int = 1) -> list[dict[str, Any]]:
     """`train_seed` for every seed, `jobs` side by side with cores ÷ jobs threads each; results in the order of `seeds`.
 
@@ -184,13 +204,9 @@ def train_seeds(settings: RunSettings, seeds: Sequence[int], folder: Path, *, jo
     places = {seed: folder / f"seed-{seed}" for seed in seeds}
     if jobs == 1:
         return [train_seed(settings, seed, places[seed]) for seed in seeds]
-    threads = max(1, usable_cores() // jobs)
     found: dict[int, dict[str, Any]] = {}
-    # A fresh interpreter per worker: torch's thread pools do not survive a fork.
-    previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")}
-    os.environ |= {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        with worker_pool(jobs) as (pool, threads):
             futures = {pool.submit(_in_worker, settings, seed, places[seed], threads): seed for seed in seeds}
             for future in as_completed(futures):
                 result = found[futures[future]] = future.result()
@@ -200,12 +216,6 @@ def train_seeds(settings: RunSettings, seeds: Sequence[int], folder: Path, *, jo
         missing = [seed for seed in seeds if seed not in found]
         print(f"a worker died; seeds {missing} go on one by one", flush=True)
         found |= {seed: train_seed(settings, seed, places[seed], progress=False) for seed in missing}
-    finally:
-        for name, value in previous.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
     return [found[seed] for seed in seeds]
 
 
