@@ -272,29 +272,14 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
-    """Share of `n` independent items with Wilson's score interval (Wilson 1927); `mean` is the plain share.
+    """Share of `n` independent items with Wilson's score interval; `mean` is the plain share.
 
-    Raises:
-        ValueError: n below 1, successes outside 0 … n, or a confidence outside (0, 1).
+    See `agent_gspo_core.statistics.wilson`, errors included.
     """
-    _check_confidence(confidence)
-    if n < 1 or not 0 <= successes <= n:
-        raise ValueError(f"wilson: {successes} successes of {n} items; expected 0 ≤ successes ≤ n and n ≥ 1")
-    from scipy.special import ndtri
+    from agent_gspo_core.statistics import wilson as share  # imports scipy, which a `--help` need not wait for
 
-    z2 = float(ndtri((1 + confidence) / 2)) ** 2
-    share = successes / n
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2) / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    # At the ends the interval touches 0 or 1 exactly; rounding must not carry it past.
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == n else centre + half
-    return {"mean": share, "low": low, "high": high}
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}; it is a share between 0 and 1, e.g. 0.95")
+    found = share(successes, n, confidence)
+    return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
 # ---------------------------------------------------------------------------------------------------------- provenance
