@@ -373,7 +373,7 @@ def _converse(
             # Given up, the supervisor still ends what it started before it goes; only then is nothing left.
             code = process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _kill_tree(process.pid)
             code = process.wait()
         process.stdout.close()
         process.stderr.close()
@@ -382,6 +382,16 @@ def _converse(
         json.loads(report[4:]) if len(report) > 4 and len(report) == 4 + struct.unpack("<I", report[:4])[0] else None
     )
     return answer, complaints.decode(errors="replace")[-500:], code
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill a process and all below it, the lowest first: bubblewrap's inner process can outlive its outer one."""
+    import psutil  # type: ignore[import-untyped]
+
+    top = psutil.Process(pid)
+    for process in [*reversed(top.children(recursive=True)), top]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _command(level: Level, settings: SandboxSettings) -> list[str]:
@@ -407,7 +417,9 @@ def _command(level: Level, settings: SandboxSettings) -> list[str]:
     else:
         spaces.insert(0, "--unshare-user")
     folder = ["--perms", "0777", "--size", str(settings.file_mb << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    return [program, *spaces, "--die-with-parent", "--new-session", *binds, *folder, "--", *python]
+    # No --die-with-parent: killed while it starts, bubblewrap would leave its inner process waiting for ever. The
+    # supervisor learns from its closed input that we are gone.
+    return [program, *spaces, "--new-session", *binds, *folder, "--", *python]
 
 
 def _environment() -> dict[str, str]:
