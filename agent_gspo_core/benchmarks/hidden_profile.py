@@ -97,7 +97,7 @@ def draw_facts(rng: random.Random, settings: HiddenProfileSettings) -> Facts:
     family = rng.choice(settings.families)
     names = tuple(rng.sample(NAMES, settings.agents))
     item = rng.choice(ITEMS)
-    values = tuple(rng.randint(SMALLEST_VALUE, LARGEST_VALUE) for _ in names)
+    values = _draw_values(rng, len(names))
     if family == "comparison":
         first = rng.randrange(settings.agents)
         # A tie has no answer, so a second count that equals the first is moved by one.
@@ -109,14 +109,22 @@ def draw_facts(rng: random.Random, settings: HiddenProfileSettings) -> Facts:
         return Facts(family, item, names, values, (first, second), fewer=rng.random() < settings.ask_fewer)
     most = min(settings.most_needed, settings.agents, 3 if family == "sum" else 2)
     asked = tuple(rng.sample(range(settings.agents), rng.randint(1, most)))
-    options: tuple[int, ...] = ()
-    if family == "choice":
-        total = sum(values[agent] for agent in asked)
-        pool = [number for number in range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1) if number != total]
-        drawn = [total, *rng.sample(pool, len(LETTERS) - 1)]
-        rng.shuffle(drawn)
-        options = tuple(drawn)
-    return Facts(family, item, names, values, asked, options=options)
+    if family == "sum":
+        return Facts(family, item, names, values, asked)
+    # Four draws of one kind, of which one is true: who knows no note is right in one of four, whatever it picks by.
+    # A draw with equal numbers is made anew as a whole, or common numbers would be true more often than others.
+    while True:
+        values = _draw_values(rng, settings.agents)
+        wrong = [sum(_draw_values(rng, len(asked))) for _ in LETTERS[1:]]
+        offered = [sum(values[agent] for agent in asked), *wrong]
+        if len(set(offered)) == len(offered):
+            break
+    rng.shuffle(offered)
+    return Facts(family, item, names, values, asked, options=tuple(offered))
+
+
+def _draw_values(rng: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(rng.randint(SMALLEST_VALUE, LARGEST_VALUE) for _ in range(count))
 
 
 def _listed(names: Sequence[str], last: str) -> str:
