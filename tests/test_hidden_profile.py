@@ -9,6 +9,7 @@ import pytest
 from agent_gspo_core.benchmarks.hidden_profile import (
     FAMILIES,
     HiddenProfileSettings,
+    best_guess,
     draw_split,
     least_message,
     least_tokens,
@@ -197,3 +198,31 @@ def test_unknown_split_and_empty_draw_are_refused():
         load("dev", limit=1)
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         load("train", limit=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_best_guess_is_what_the_best_fixed_rule_gets_right(family: str) -> None:
+    settings = HiddenProfileSettings(families=(family,))
+    problems = load("train", limit=4000, settings=settings)
+    # Where the question says how many notes it needs, the likeliest total is 9 of one count, 11 of two, 16 of three.
+    likeliest = {1: 9, 2: 11, 3: 16}
+
+    def guess(problem: Problem) -> str:
+        needed = len(problem.needed or ())
+        if family == "comparison":
+            return problem.question.rstrip("?").split(" or ")[1]
+        if family == "sum":
+            return str(likeliest[needed])
+        ways = [sum(1 for a in range(2, 10) for b in range(2, 10) if a + b == int(o)) for o in problem.choices]
+        if needed == 1:
+            ways = [int(int(o) <= 9) for o in problem.choices]
+        return "ABCD"[ways.index(max(ways))]
+
+    right = sum(is_correct(guess(problem), problem) is True for problem in problems) / len(problems)
+    expected = sum(map(best_guess, problems)) / len(problems)
+    assert right == pytest.approx(expected, abs=0.025)
+
+
+def test_a_guess_at_a_problem_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="was not made here"):
+        best_guess(Problem("p", "How many?", "3"))

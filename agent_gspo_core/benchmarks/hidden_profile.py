@@ -176,6 +176,41 @@ def to_problem(facts: Facts, problem_id: str, count: Callable[[str], int] | None
     )
 
 
+def best_guess(problem: Problem) -> float:
+    """Chance of being right for one who knows the question and how problems are drawn, but no note: the floor (ours).
+
+    A sum's likeliest total; the likeliest of the options offered; of two names the second, whose count is moved up when
+    both are equal.
+
+    Raises:
+        ValueError: a problem that is no hidden profile.
+    """
+    if problem.needed is None or problem.family not in FAMILIES:
+        raise ValueError(f"hidden profile: {problem.id!r} was not made here, so what a guess is worth is unknown")
+    counts = LARGEST_VALUE - SMALLEST_VALUE + 1
+    if problem.family == "comparison":
+        ties_up = (counts - 1) / counts**2
+        return (1 - 1 / counts) / 2 + ties_up
+    chances = _sum_chances(len(problem.needed))
+    if problem.family == "sum":
+        return max(chances.values())
+    # Whatever the total, the other three options are drawn alike, so the totals' own chances decide.
+    offered = [chances.get(int(option), 0.0) for option in problem.choices]
+    return max(offered) / sum(offered)
+
+
+def _sum_chances(terms: int) -> dict[int, float]:
+    """Total of so many counts, each equally likely, → its chance."""
+    chances = {0: 1.0}
+    for _ in range(terms):
+        grown: dict[int, float] = {}
+        for total, chance in chances.items():
+            for value in range(SMALLEST_VALUE, LARGEST_VALUE + 1):
+                grown[total + value] = grown.get(total + value, 0.0) + chance / (LARGEST_VALUE - SMALLEST_VALUE + 1)
+        chances = grown
+    return chances
+
+
 def draw_split(split: Split, index: int, seed: int, settings: HiddenProfileSettings) -> Facts:
     """Problem number `index` of a split.
 
