@@ -285,8 +285,8 @@ def _latent(options: argparse.Namespace) -> int:
     profile = load_profile(options.profile)
     changes = read_changes([change for group in options.changes for change in group])
     given = {"arms": options.arm and list(dict.fromkeys(["diffmas", *options.arm])), "seeds": options.seeds}
-    changes |= {name: value for name, value in given.items() if value is not None}
-    settings = override(profile.latent, changes, where="--set")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = override(profile.latent, changes | chosen, where="--set")
     name = f"latent-{Path(options.profile).stem}"
     folder = records.project_path(options.run_folder.absolute() if options.run_folder else Path("runs") / name)
     jobs = profile.jobs if options.jobs is None else options.jobs

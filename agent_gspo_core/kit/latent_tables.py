@@ -157,17 +157,22 @@ def family_table(items: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([chances.to_frame().T, right[list(chances.index)]])
 
 
-def dropped_table(items: pd.DataFrame, agent: int) -> pd.DataFrame:
-    """DiffMAS with every segment and without one agent's: share right where its note is needed and where it is not.
+def dropped_table(study: Study, items: pd.DataFrame) -> pd.DataFrame:
+    """DiffMAS with all segments and without one agent's: share right where its note is needed, and where it is not.
 
-    Args:
-        items: of `items_table`, with the arms "diffmas" and "dropped".
-        agent: whose segments were dropped, counted from 0.
+    Whose segments were dropped stands in the row's name. Empty where the study has no arm "dropped".
     """
-    known = items[items["arm"].isin([SUBJECT, "dropped"]) & (items["needed"] != "")]
-    needed = known["needed"].str.split().apply(lambda agents: str(agent) in agents)
-    marked = known.assign(correct=known["correct"].astype(float), its_note=needed.map({True: "needed", False: "not"}))
-    return marked.pivot_table("correct", "its_note", "arm", sort=False)
+    shared = study.settings.shared
+    names = [role.name for role in shared.team.writers]
+    agent = names.index(shared.dropped) if shared.dropped else 0
+    known = items[items["arm"].isin([SUBJECT, "dropped"])]
+    if "dropped" not in study.settings.arms:
+        return known.iloc[:0][["correct"]]
+    words = {True: f"{names[agent]}'s note is needed", False: f"{names[agent]}'s note is not needed"}
+    asks = known["needed"].map(lambda needed: words[str(agent) in needed.split()] if needed else "needs are unknown")
+    return known.assign(correct=known["correct"].astype(float), problems=asks).pivot_table(
+        "correct", "problems", "arm", sort=False
+    )
 
 
 def trace_table(trace: LatentTrace) -> pd.DataFrame:
