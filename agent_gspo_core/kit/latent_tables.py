@@ -146,8 +146,12 @@ def stability_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def cost_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Per arm: what an answer costs, on average."""
-    return table.groupby("arm", sort=False)[list(COSTS)].mean()
+    """Per arm: what an answer costs, on average; bytes in KiB, FLOPs in millions."""
+    means = table.groupby("arm", sort=False)[list(COSTS)].mean()
+    units = {"kv_bytes": ("kv_kib", 1024), "flops": ("mflop", 1e6)}
+    return means.assign(**{old: means[old] / unit for old, (_, unit) in units.items()}).rename(
+        columns={old: new for old, (new, _) in units.items()}
+    )
 
 
 def family_table(items: pd.DataFrame) -> pd.DataFrame:
