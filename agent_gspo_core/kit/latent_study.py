@@ -319,7 +319,9 @@ def train(study: Study, job: Job) -> str:
 def answer(study: Study, job: Job, arm: str, benchmark: str, problems: Sequence[Problem]) -> dict[str, Any]:
     """Let one arm answer; writes `items.csv` and, last, `result.json` with the scores, which are returned."""
     s = study.settings
-    folders = {} if job.adapter is None else {job.adapter: study.adapter_place(job.task, job.adapter, job.seed)}
+    folders: dict[str, Path] = {}
+    if job.adapter is not None:
+        folders[job.adapter] = study.adapter_place(job.task, job.adapter, job.seed)
     answers = run_arm(
         arm, s.under(job.seed), problems, folders, seed=job.seed, samples=s.samples, batch_rows=s.batch_rows
     )

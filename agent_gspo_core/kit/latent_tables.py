@@ -46,19 +46,19 @@ def items_table(study: Study) -> pd.DataFrame:
         place = study.arm_place(task, arm, benchmark, seed) / "items.csv"
         words = dict.fromkeys(("item", "family", "needed", "gold", "prediction", "text"), "string")
         part = pd.read_csv(place, dtype=words, keep_default_na=False, na_values={"prediction": [""], "correct": [""]})
-        for position, (name, value) in enumerate((("benchmark", benchmark), ("arm", arm), ("seed", seed))):
-            part.insert(position, name, value)
-        parts.append(part)
+        own = pd.DataFrame({"benchmark": benchmark, "arm": arm, "seed": seed}, index=part.index)
+        parts.append(pd.concat([own, part], axis=1))
     return pd.concat(parts, ignore_index=True)
 
 
 def by_seed(table: pd.DataFrame, score: str) -> dict[str, dict[int, float]]:
     """Arm → seed → one score, benchmarks weighing alike; seeds of which a benchmark was not scored are left out."""
     found: dict[str, dict[int, float]] = {}
-    for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
-        values = rows[score]
-        if not values.isna().any():
-            found.setdefault(str(arm), {})[int(seed)] = float(values.mean())
+    for arm, own in table.groupby("arm", sort=False):
+        for seed in dict.fromkeys(own["seed"].tolist()):
+            values = own.loc[own["seed"] == seed, score]
+            if not values.isna().any():
+                found.setdefault(str(arm), {})[int(seed)] = float(values.mean())
     return found
 
 
