@@ -15,7 +15,7 @@ from agent_gspo_core.kit import cli, latent_figures, latent_study, latent_tables
 from agent_gspo_core.kit.latent_settings import LatentStudySettings, LatentTaskSettings
 from agent_gspo_core.kit.latent_study import Study, run_study
 from agent_gspo_core.kit.settings import load_profile, override, profile_names
-from agent_gspo_core.latent import ADAPTERS, ARMS, LatentTeam, problem_examples
+from agent_gspo_core.latent import ADAPTERS, ARMS, AnswerTrainer, LatentTeam, problem_examples
 
 SMALL = {
     "shared.device": "cpu",
@@ -98,35 +98,28 @@ def test_a_changed_setting_runs_only_what_it_changes(
     assert done_again(monkeypatch, override(settings, changes), study) == expected
 
 
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["before its first checkpoint", "after it"])
 def test_an_interrupted_training_goes_on_to_the_same_adapter(
-    settings: LatentStudySettings, study: Study, tmp_path: Path
+    after: int, settings: LatentStudySettings, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = replace(settings, seeds=(0,), arms=("diffmas",))
-    begun = Study(override(one, {"shared.training.checkpoint_every": 1}), tmp_path, study.weights)
-    (job,) = latent_study._jobs(begun)
-    place = begun.adapter_place(job.task, "diffmas", 0)
-    examples = latent_study.training_examples(begun.settings, job.task)
+    one = override(settings, {"seeds": [0], "arms": ["diffmas"], "shared.training.checkpoint_every": 1})
+    save = AnswerTrainer.save
 
-    class Killed(Exception):
-        pass
+    def killed(trainer: AnswerTrainer) -> Path:
+        if after:
+            save(trainer)
+        raise Killed
 
-    def killed(step: int, real: Any) -> Any:
-        def save(trainer: Any) -> Any:
-            saved = real(trainer)
-            if trainer.done == step:
-                raise Killed
-            return saved
-
-        return save
-
-    with pytest.MonkeyPatch.context() as patched:
-        from agent_gspo_core.latent.training import AnswerTrainer
-
-        patched.setattr(AnswerTrainer, "save", killed(1, AnswerTrainer.save))
-        with pytest.raises(Killed):
-            latent_study.train_adapter("diffmas", begun.settings.under(0), examples, place, progress=False)
-    run_study(begun.settings, tmp_path, report=None)
-    whole = study.adapter_place(settings.tasks[0], "diffmas", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(AnswerTrainer, "save", killed)
+        with pytest.raises(RuntimeError, match="Killed"):
+            run_study(one, tmp_path, report=None)
+    begun = run_study(one, tmp_path, report=None)
+    place, whole = (s.adapter_place(settings.tasks[0], "diffmas", 0) for s in (begun, study))
     assert (place / "adapter_model.safetensors").read_bytes() == (whole / "adapter_model.safetensors").read_bytes()
     assert not (place / "checkpoint.pt").exists()
     assert records.read_json(place / "result.json")["steps"] == 2

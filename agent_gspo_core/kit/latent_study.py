@@ -298,9 +298,10 @@ def train(study: Study, job: Job) -> str:
     assert job.adapter is not None
     place = study.adapter_place(job.task, job.adapter, job.seed)
     examples = training_examples(study.settings, job.task)
+    if not (place / "checkpoint.pt").is_file():  # broken off before its first one: there is nothing to go on from
+        (place / "metrics.jsonl").unlink(missing_ok=True)
     train_adapter(job.adapter, study.settings.under(job.seed), examples, place, progress=False)
     steps = records.read_jsonl(place / "metrics.jsonl")
-    (place / "checkpoint.pt").unlink(missing_ok=True)
     records.write_json(
         place / "result.json",
         {
@@ -313,6 +314,9 @@ def train(study: Study, job: Job) -> str:
             "provenance": records.provenance(),
         },
     )
+    (place / "checkpoint.pt").unlink(
+        missing_ok=True
+    )  # last, or a kill between the two would leave nothing to go on from
     return f"trained {len(steps)} steps, loss {steps[0]['loss']:.2f} → {steps[-1]['loss']:.2f}"
 
 
