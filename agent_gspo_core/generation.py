@@ -1,8 +1,8 @@
 """Sample many replies at once and keep, for every token, the log-probability under which it was sampled.
 
-One decode loop for all rows: equal prompts are read once, the cache is preallocated, rows that have ended leave the
-batch. Each row draws from a random stream of its own, so what a row says depends on its seed and its prompt and not on
-who else is in the batch.
+One decode loop for all rows: what prompts have in common is read once, the cache is preallocated, rows that have ended
+leave the batch and waiting rows take their places. Each row draws from a random stream of its own, so what a row says
+depends on its seed and its prompt and not on who else is in the batch.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from agent_gspo_core.decoder import LeanDecoder, RowCache
 from agent_gspo_core.policy import Policy
+from agent_gspo_core.prefixes import build_tree, prefix_batches
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,12 @@ class Completion:
     """Their log-probabilities in fp32 at the sampling temperature (at temperature 1 when decoding greedily)."""
     truncated: bool
     """The cap was reached before an end token."""
+
+
+_ADMISSION = 8
+"""Waiting rows are admitted once this share of the slots (1/8) is free: prompts are read in batches too (ours)."""
+_PREFILL_TOKENS = 1 << 14
+"""Most distinct prompt tokens read at once; bounds memory (ours)."""
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -108,6 +116,7 @@ def sample(
     seeds: Sequence[int],
     temperature: float = 1.0,
     must_speak: Sequence[bool] | None = None,
+    batch_rows: int | None = None,
 ) -> list[Completion]:
     """Sample one reply for each prompt.
 
@@ -122,6 +131,8 @@ def sample(
         temperature: divides the logits; 0 decodes greedily.
         must_speak: rows that may not end at once: end tokens are masked at their first position. The kept
             log-probabilities are those of the policy without the mask, so that a scoring pass finds the same ones.
+        batch_rows: most rows decoded at once, all if `None`; bounds memory, does not change what is said. Waiting rows
+            are admitted as others end, the longest first.
 
     Raises:
         ValueError: empty prompt, cap below 1, a row longer than the context, a negative or infinite temperature,
@@ -145,53 +156,54 @@ def sample(
                 f"sample: row {i} needs {len(prompt)} prompt tokens + {cap} new tokens, but the policy's context is "
                 f"{policy.context}; shorten the messages (round cap), the rounds or the team"
             )
+    if batch_rows is not None and batch_rows < 1:
+        raise ValueError(f"sample: batch_rows must be at least 1, got {batch_rows}")
     device = policy.device
-    distinct = {tuple(prompt): i for i, prompt in reversed(list(enumerate(prompts)))}
-    order = {prompt: position for position, prompt in enumerate(distinct)}
-    ids, mask = left_pad(list(distinct), policy.pad_id)
-    ids, mask = ids.to(device), mask.to(device)
-    cache = _new_cache(policy.model, ids.shape[1] + max(caps))
-    logits = _forward(policy, ids, mask, (mask.cumsum(-1) - 1).clamp_(min=0), cache)
-
-    # Rows that share a prompt share its reading: one prefill, then the cache is repeated.
-    source = torch.tensor([order[tuple(prompt)] for prompt in prompts], device=device)
-    _select_rows(cache, source)
-    logits, mask = logits[source], mask[source]
-    position = mask.sum(-1)  # position of the next token, [N]
+    slots = min(len(prompts), batch_rows or len(prompts))
+    batch = _open_batch(policy, slots, prompts, caps)
+    # The longest first: short ones at the end leave few steps in which the batch is nearly empty.
+    waiting = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]) - caps[i])
 
     limits = torch.tensor(list(caps), device=device)
+    forced = torch.tensor(list(must_speak) if must_speak else [False] * len(prompts), device=device)
     uniforms = _uniforms(seeds, max(caps)).to(device)
     ends = torch.tensor(sorted(policy.end_ids), device=device)
-    rows = torch.arange(len(prompts), device=device)  # which prompt each live row answers
     said = torch.full((len(prompts), max(caps)), policy.pad_id, device=device)
     said_logprobs = torch.zeros((len(prompts), max(caps)), device=device)
     lengths = torch.zeros(len(prompts), dtype=torch.long, device=device)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    for t in range(max(caps)):
-        logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+    rows = torch.empty(0, dtype=torch.long, device=device)  # which prompt each live row answers
+    logits: Tensor | None = None  # [live rows, V] in fp32, of each one's next token
+    while waiting or len(rows):
+        free = slots - len(rows)
+        if waiting and (not len(rows) or (batch.joins and free >= min(len(waiting), max(1, slots // _ADMISSION)))):
+            chosen, waiting = sorted(waiting[:free], key=lambda i: tuple(prompts[i])), waiting[free:]
+            fresh = batch.admit([tuple(prompts[i]) for i in chosen])
+            logits = fresh if logits is None or not len(rows) else torch.cat([logits, fresh])
+            rows = torch.cat([rows, torch.tensor(chosen, device=device)])
+        assert logits is not None
+        at = lengths[rows]  # tokens said so far
+        logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
         allowed, weights = logits, logprobs.exp()
-        if t == 0 and must_speak is not None:
+        must = forced[rows] & (at == 0)
+        if must_speak is not None and bool(must.any()):
             silent = torch.zeros_like(logits, dtype=torch.bool)
-            silent[:, ends] = torch.tensor(list(must_speak), device=device)[:, None]
+            silent[:, ends] = must[:, None]
             allowed = logits.masked_fill(silent, -math.inf)
             # Normalised anew, because beside a sure end token the rest would round to nothing.
-            weights = torch.softmax(allowed.float() / (temperature or 1.0), dim=-1)
-        token = draw(weights, uniforms[rows, t]) if temperature else allowed.argmax(-1)
-        said[rows, t] = token
-        said_logprobs[rows, t] = logprobs.gather(-1, token[:, None])[:, 0]
-        lengths[rows] = t + 1
+            weights = torch.where(must[:, None], torch.softmax(allowed / (temperature or 1.0), dim=-1), weights)
+        token = draw(weights, uniforms[rows, at]) if temperature else allowed.argmax(-1)
+        said[rows, at] = token
+        said_logprobs[rows, at] = logprobs.gather(-1, token[:, None])[:, 0]
+        lengths[rows] = at + 1
         stop = torch.isin(token, ends)
         ended[rows] = stop
-        live = ~stop & (t + 1 < limits[rows])
-        if not live.any():
-            break
-        if not live.all():
-            kept = live.nonzero()[:, 0]
-            _select_rows(cache, kept)
-            rows, token, mask, position = rows[kept], token[kept], mask[kept], position[kept]
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=-1)
-        logits = _forward(policy, token[:, None], mask, position[:, None], cache)
-        position = position + 1
+        live = ~stop & (at + 1 < limits[rows])
+        if not bool(live.all()):
+            kept = batch.keep(live)
+            rows, token = rows[kept], token[kept]
+        if len(rows):
+            logits = batch.step(token)
     if not bool(said_logprobs.isfinite().all()):
         row = int((~said_logprobs.isfinite()).any(-1).nonzero()[0])
         raise ValueError(
@@ -205,8 +217,90 @@ def sample(
     ]
 
 
+class _Batch(Protocol):
+    """Rows that are being decoded."""
+
+    joins: bool
+    """Whether rows may be admitted while others are being decoded."""
+
+    def admit(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+        """Append rows, their prompts in sorted order; returns the logits of their first tokens, [m, V] in fp32."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Append one token [n] to every row; returns the logits of the next, [n, V] in fp32."""
+
+    def keep(self, live: Tensor) -> Tensor:
+        """Drop rows where `live` [n] is False; returns where each row that is left stood before, [m]."""
+
+
+def _open_batch(policy: Policy, slots: int, prompts: Sequence[Sequence[int]], caps: Sequence[int]) -> _Batch:
+    """An empty batch in which every one of these rows finds room."""
+    lean = LeanDecoder.of(policy)
+    if lean is None:
+        return _LibraryBatch(policy, max(caps))
+    return _LeanBatch(lean, slots, max(len(prompt) + cap for prompt, cap in zip(prompts, caps, strict=True)))
+
+
+class _LeanBatch:
+    """Rows of a model that `LeanDecoder` covers, each at its own length in a slot of the cache."""
+
+    joins = True
+
+    def __init__(self, lean: LeanDecoder, slots: int, capacity: int) -> None:
+        self._lean, self._cache = lean, RowCache.empty(lean, slots, capacity)
+
+    def admit(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+        logits = []
+        for part in prefix_batches(prompts, _PREFILL_TOKENS):
+            tree = build_tree([prompts[i] for i in part], self._cache.lengths.device)
+            read: list[tuple[Tensor, Tensor]] = []
+            hidden = self._lean.hidden(tree, read)
+            self._cache.admit(read, tree.paths)
+            logits.append(self._lean.logits(hidden[torch.stack([path[-1] for path in tree.paths])]))
+        return torch.cat(logits)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        return self._lean.logits(self._lean.step(tokens, self._cache))
+
+    def keep(self, live: Tensor) -> Tensor:
+        return self._cache.keep(live)
+
+
+class _LibraryBatch:
+    """Rows of any model, through its own forward and cache; equal prompts are read once."""
+
+    joins = False
+
+    def __init__(self, policy: Policy, longest_reply: int) -> None:
+        self._policy, self._longest_reply = policy, longest_reply
+
+    def admit(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+        ids, mask = (part.to(self._policy.device) for part in left_pad(list(places), self._policy.pad_id))
+        self._cache = _new_cache(self._policy.model, ids.shape[1] + self._longest_reply)
+        logits = _forward(self._policy, ids, mask, (mask.cumsum(-1) - 1).clamp_(min=0), self._cache)
+        source = torch.tensor([places[prompt] for prompt in prompts], device=ids.device)
+        _select_rows(self._cache, source)
+        self._mask = mask[source]
+        self._positions = self._mask.sum(-1)  # [n], of the next token
+        return logits[source]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=-1)
+        logits = _forward(self._policy, tokens[:, None], self._mask, self._positions[:, None], self._cache)
+        self._positions = self._positions + 1
+        return logits
+
+    def keep(self, live: Tensor) -> Tensor:
+        kept = live.nonzero()[:, 0]
+        if len(kept):
+            _select_rows(self._cache, kept)
+            self._mask, self._positions = self._mask[kept], self._positions[kept]
+        return kept
+
+
 def _forward(policy: Policy, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-    """Logits of the last position, [N, V]; the cache grows."""
+    """Logits of the last position, [N, V] in fp32; the cache grows."""
     held = cache.get_seq_length()
     # A step goes in as embeddings: Unsloth's one-token path on a GPU keeps buffers of its own and ignores the cache.
     inputs = {"input_ids": ids} if held == 0 else {"inputs_embeds": policy.model.get_input_embeddings()(ids)}
@@ -221,7 +315,7 @@ def _forward(policy: Policy, ids: Tensor, mask: Tensor, positions: Tensor, cache
     if out.past_key_values is not cache:  # Unsloth on a GPU: keys and values come back beside an untouched cache
         for layer, (keys, values) in enumerate(out.past_key_values):
             cache.update(keys[:, :, held:], values[:, :, held:], layer)
-    return out.logits[:, -1]  # type: ignore[no-any-return]
+    return out.logits[:, -1].float()  # type: ignore[no-any-return]
 
 
 def _select_rows(cache: Cache, indices: Tensor) -> None:

@@ -349,20 +349,18 @@ def _seats(
 def _draw(
     policy: Policy, seats: Sequence[_Seat], cap: int, settings: SamplingSettings, must_speak: Sequence[bool]
 ) -> list[Completion]:
-    """Replies of these seats, sampled in slices of `batch_rows`."""
-    replies: list[Completion] = []
-    for start in range(0, len(seats), settings.batch_rows):
-        part = seats[start : start + settings.batch_rows]
-        forced = must_speak[start : start + settings.batch_rows]
-        replies += sample(
-            policy,
-            [seat.prompt for seat in part],
-            caps=[cap] * len(part),
-            seeds=[seat.seed for seat in part],
-            temperature=settings.temperature,
-            **({"must_speak": forced} if any(forced) else {}),
-        )
-    return replies
+    """Replies of these seats; at most `batch_rows` are decoded at once."""
+    if not seats:
+        return []
+    return sample(
+        policy,
+        [seat.prompt for seat in seats],
+        caps=[cap] * len(seats),
+        seeds=[seat.seed for seat in seats],
+        temperature=settings.temperature,
+        **({"must_speak": must_speak} if any(must_speak) else {}),
+        **({"batch_rows": settings.batch_rows} if len(seats) > settings.batch_rows else {}),
+    )
 
 
 def _speak(

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from agent_gspo_core.budget import BudgetSettings, DualBudget
 from agent_gspo_core.episode import Episode, Group, Message, Problem, all_rows, group_messages
-from agent_gspo_core.logprobs import right_pad, score, token_budget_batches
+from agent_gspo_core.logprobs import micro_batches, right_pad, score
 from agent_gspo_core.objective import (
     Metrics,
     ObjectiveSettings,
@@ -72,7 +72,8 @@ class TrainerSettings:
     temperature: float = 1.0
     """Sampling temperature, used in scoring too."""
     micro_batch_tokens: int = 8192
-    """Tokens of a forward-backward pass, padding included; changes memory and speed, not the step."""
+    """Tokens of a forward-backward pass: distinct ones where rows share prefixes, else with padding (see
+    `logprobs.micro_batches`); changes memory and speed, not the step."""
     first_pass_tolerance: float = 1e-3
     """Largest |log s| that sampler and scorer may differ by before the first update of a batch; beyond it temperature,
     dropout or masks disagree between the two. bf16 needs about 5e-2 (ours)."""
@@ -348,12 +349,11 @@ class Trainer:
         if not kept:
             return None
         work = mini.take(kept)
-        lengths = [len(p) + len(r) for p, r in zip(work.prompts, work.replies, strict=True)]
         parts: list[Metrics] = []
         floors: list[tuple[float, float, int]] = []
         loss_total = 0.0
         self.optimiser.zero_grad(set_to_none=True)
-        for indices in token_budget_batches(lengths, self.settings.micro_batch_tokens):
+        for indices in micro_batches(self.policy, work.prompts, work.replies, self.settings.micro_batch_tokens):
             micro = work.take(indices)
             loss, metrics, floor = self._loss(micro, normaliser, measure_floor=first)
             if not math.isfinite(loss.item()):

@@ -11,6 +11,7 @@ import torch
 from fixtures import build_policy
 from scipy.stats import chisquare
 
+import agent_gspo_core.generation as generation
 from agent_gspo_core.generation import Completion, PreallocatedLayer, draw, left_pad, sample
 from agent_gspo_core.logprobs import score
 from agent_gspo_core.policy import Policy
@@ -273,18 +274,73 @@ def test_any_of_several_end_tokens_ends_a_reply(random_policy):
 
 def test_finished_rows_leave_the_decode_batch(random_policy, monkeypatch):
     widths = []
+    step = generation.LeanDecoder.step
+
+    def counting(self, tokens, cache):
+        widths.append(len(tokens))
+        return step(self, tokens, cache)
+
+    monkeypatch.setattr(generation.LeanDecoder, "step", counting)
+    prompts = chats(random_policy)
+    replies = sample(random_policy, [*prompts, prompts[0], prompts[0]], caps=[20] * 6, seeds=list(range(6)))
+    lengths = [len(r.token_ids) for r in replies]
+    assert widths == [sum(n > t for n in lengths) for t in range(1, max(lengths))]
+
+
+def test_finished_rows_leave_the_librarys_batch_too(random_policy, monkeypatch):
+    widths = []
     forward = random_policy.model.forward
 
     def counting(*args, **kwargs):
         widths.append(kwargs["attention_mask"].shape[0])
         return forward(*args, **kwargs)
 
+    monkeypatch.setattr(generation.LeanDecoder, "of", lambda policy: None)
     monkeypatch.setattr(random_policy.model, "forward", counting)
     prompts = chats(random_policy)
     replies = sample(random_policy, [*prompts, prompts[0], prompts[0]], caps=[20] * 6, seeds=list(range(6)))
     lengths = [len(r.token_ids) for r in replies]
     assert widths[0] == 4  # six rows, four wordings
     assert widths[1:] == [sum(n > t for n in lengths) for t in range(1, max(lengths))]
+
+
+def test_the_lean_path_and_the_librarys_say_the_same_words(random_policy, monkeypatch):
+    prompts = chats(random_policy) * 6
+    lean = sample(random_policy, prompts, caps=[20] * 24, seeds=list(range(24)))
+    monkeypatch.setattr(generation.LeanDecoder, "of", lambda policy: None)
+    library = sample(random_policy, prompts, caps=[20] * 24, seeds=list(range(24)))
+    assert [r.token_ids for r in lean] == [r.token_ids for r in library]
+    for a, b in zip(lean, library, strict=True):
+        assert torch.allclose(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["lean", "library"])
+def test_rows_beyond_the_limit_wait_for_a_place_and_say_the_same(random_policy, monkeypatch, path):
+    if path == "library":
+        monkeypatch.setattr(generation.LeanDecoder, "of", lambda policy: None)
+    prompts = chats(random_policy) * 6
+    caps = [3 + i % 17 for i in range(24)]
+    together = sample(random_policy, prompts, caps=caps, seeds=list(range(24)))
+    for rows in (1, 5, 23):
+        few = sample(random_policy, prompts, caps=caps, seeds=list(range(24)), batch_rows=rows)
+        assert [r.token_ids for r in few] == [r.token_ids for r in together]
+
+
+def test_a_waiting_row_takes_the_place_of_one_that_ended(random_policy, monkeypatch):
+    widths = []
+    step = generation.LeanDecoder.step
+
+    def counting(self, tokens, cache):
+        widths.append(len(tokens))
+        return step(self, tokens, cache)
+
+    monkeypatch.setattr(generation.LeanDecoder, "step", counting)
+    prompts = chats(random_policy) * 16
+    replies = sample(random_policy, prompts, caps=[20] * 64, seeds=list(range(64)), batch_rows=8)
+    steps = sum(len(r.token_ids) - 1 for r in replies)
+    assert sum(widths) == steps
+    assert max(widths) <= 8
+    assert len(widths) < 1.5 * steps / 8  # the batch stays nearly full to its end
 
 
 # --- bad input
@@ -302,6 +358,7 @@ def test_nothing_asked_nothing_said(random_policy):
         ({"caps": [4]}, "2 prompts, 1 caps and 2 seeds"),
         ({"caps": [4, 600]}, r"row 1 needs 1 prompt tokens \+ 600 new tokens, but the policy's context is 512"),
         ({"temperature": -0.5}, "temperature must be 0"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1"),
         ({"temperature": math.nan}, "temperature must be 0"),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
+from scipy.stats import binomtest, chisquare
 
 from agent_gspo_core.benchmarks.hidden_profile import (
     FAMILIES,
@@ -111,9 +113,9 @@ def test_the_draw_is_the_same_in_every_version_of_this_project():
     """Recorded runs name their problems by split, seed and index alone."""
     problem = load("test", limit=1)[0]
     assert problem.id == "hidden_profile/test/0/0"
-    assert problem.question == "Who has more books, Tom or Yan?"
-    assert problem.notes == ("Ola has 2 books.", "Yan has 7 books.", "Tom has 6 books.")
-    assert problem.answer == "Yan"
+    assert problem.question == "Who has more stamps, Wes or Kim?"
+    assert problem.notes == ("Wes has 6 stamps.", "Vic has 2 stamps.", "Kim has 2 stamps.")
+    assert problem.answer == "Wes"
 
 
 def test_least_tokens_counts_short_notes_end_tokens_and_the_bare_answer():
@@ -200,6 +202,24 @@ def test_unknown_split_and_empty_draw_are_refused():
         load("train", limit=0)
 
 
+@pytest.mark.parametrize("needed", [1, 2])
+def test_options_tell_nothing_without_a_note(needed: int) -> None:
+    facts = [draw_split("train", index, 7, HiddenProfileSettings(families=("choice",))) for index in range(6000)]
+    facts = [f for f in facts if len(f.asked) == needed]
+    true = [sum(f.values[agent] for agent in f.asked) for f in facts]
+    ranks = Counter(sorted(f.options).index(t) for f, t in zip(facts, true, strict=True))
+    places = Counter(f.options.index(t) for f, t in zip(facts, true, strict=True))
+    offered = Counter(number for f in facts for number in f.options)
+    common = [number for number, times in offered.items() if times > 400]
+    for counts in (ranks, places):
+        assert chisquare([counts[i] for i in range(4)]).pvalue > 1e-4
+    # Whatever number is picked by its looks, it is true in one of four cases.
+    right = Counter(true)
+    assert common
+    for number in common:
+        assert binomtest(right[number], offered[number], 1 / 4).pvalue > 1e-4, number
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_best_guess_is_what_the_best_fixed_rule_gets_right(family: str) -> None:
     settings = HiddenProfileSettings(families=(family,))
@@ -213,10 +233,7 @@ def test_best_guess_is_what_the_best_fixed_rule_gets_right(family: str) -> None:
             return problem.question.rstrip("?").split(" or ")[1]
         if family == "sum":
             return str(likeliest[needed])
-        ways = [sum(1 for a in range(2, 10) for b in range(2, 10) if a + b == int(o)) for o in problem.choices]
-        if needed == 1:
-            ways = [int(int(o) <= 9) for o in problem.choices]
-        return "ABCD"[ways.index(max(ways))]
+        return "B"  # any rule is as good as another
 
     right = sum(is_correct(guess(problem), problem) is True for problem in problems) / len(problems)
     expected = sum(map(best_guess, problems)) / len(problems)

@@ -6,11 +6,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from fixtures import build_policy
+from fixtures import build_policy, load_random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gspo_core.logprobs import right_pad, score, token_budget_batches
+import agent_gspo_core.logprobs as module
+from agent_gspo_core.decoder import LeanDecoder
+from agent_gspo_core.logprobs import pick_logprobs, right_pad, score, token_budget_batches
+from agent_gspo_core.prefixes import build_tree
 
 PROMPTS = [(7, 8, 9, 10, 11, 12, 13), (20,), (30, 31, 32)]
 REPLIES = [(40, 41), (50, 51, 52, 53, 54, 4), (60, 4, 61)]
@@ -72,18 +75,89 @@ def test_padding_sends_exactly_no_gradient_soup_723():
     assert all(p.grad is None or (p.grad == 0).all() for p in policy.trainable().values())
 
 
-def test_the_head_runs_only_where_a_reply_token_is_predicted(random_policy, monkeypatch):
-    kept = []
-    forward = random_policy.model.forward
-
-    def watching(*args, **kwargs):
-        kept.append(kwargs["logits_to_keep"])
-        return forward(*args, **kwargs)
-
-    monkeypatch.setattr(random_policy.model, "forward", watching)
+@pytest.mark.parametrize("path", ["lean", "library"])
+def test_the_head_runs_only_where_a_reply_token_is_predicted(random_policy, monkeypatch, path):
+    asked = []
+    if path == "library":
+        monkeypatch.setattr(module.LeanDecoder, "of", lambda policy: None)
+    hook = random_policy.model.get_output_embeddings().register_forward_hook(
+        lambda head, inputs, output: asked.append(inputs[0].shape[:-1].numel())
+    )
     with torch.no_grad():
         score(random_policy, PROMPTS, REPLIES)
-    assert kept == [7]  # the longest reply and the position before it
+    hook.remove()
+    # Padded: as wide as the longest reply and the position before it.
+    assert asked == ([sum(map(len, REPLIES))] if path == "lean" else [3 * 7])
+
+
+# --- shared prefixes
+
+GROUP = [(7, 8, 9, 10, 11, 12, 13)] * 3 + [(7, 8, 9, 10, 20, 21)] * 2 + [(30,)]
+SAID = [(40, 41), (40, 41), (40, 50, 51, 4), (60,), (60, 4, 61), (7, 8, 9, 10)]
+
+
+def scored_with_gradients(policy, prompts, replies):
+    policy.model.zero_grad()
+    logprobs, mask = score(policy, prompts, replies)
+    weights = torch.linspace(-1.0, 2.0, logprobs.numel()).view_as(logprobs)
+    (logprobs * weights).sum().backward()
+    return logprobs.detach(), mask, [p.grad.clone() for p in policy.trainable().values()]
+
+
+@pytest.mark.parametrize("train", ["full", "lora"])
+def test_shared_prefixes_change_neither_values_nor_gradients(random_policy_folder, monkeypatch, train):
+    policy = load_random(random_policy_folder, train=train)
+    with torch.no_grad():  # fresh adapters do nothing
+        for name, parameter in policy.trainable().items():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+    assert LeanDecoder.of(policy) is not None
+    lean, mask, shared = scored_with_gradients(policy, GROUP, SAID)
+    monkeypatch.setattr(module.LeanDecoder, "of", lambda policy: None)
+    library, same_mask, apart = scored_with_gradients(policy, GROUP, SAID)
+    assert torch.equal(mask, same_mask)
+    assert (lean - library).abs().max() < 1e-5
+    difference, size = (torch.cat([g.flatten() for g in parts]).norm() for parts in (
+        [a - b for a, b in zip(shared, apart, strict=True)], apart,
+    ))  # fmt: skip
+    assert size > 0
+    assert difference < 1e-6 * size
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_head_in_pieces_gives_the_same_values_and_gradients(frozen):
+    torch.manual_seed(0)
+    head = torch.nn.Linear(6, 40).double()
+    head.requires_grad_(not frozen)
+    hidden, targets = torch.randn(11, 6, dtype=torch.float64), torch.randint(0, 40, (11,))
+    weights = torch.randn(11)
+
+    def run(pick) -> list[torch.Tensor]:
+        leaf = hidden.clone().requires_grad_()
+        head.zero_grad()
+        picked = pick(leaf)
+        (picked * weights).sum().backward()
+        return [picked.detach(), leaf.grad, *(p.grad.clone() for p in head.parameters() if p.requires_grad)]
+
+    whole = run(lambda h: torch.log_softmax(head(h).float() / 0.7, -1).gather(-1, targets[:, None])[:, 0])
+    pieces = run(lambda h: pick_logprobs(head, h, targets, 0.7, numbers=120))
+    assert len(whole) == len(pieces) == (2 if frozen else 4)
+    for a, b in zip(whole, pieces, strict=True):
+        assert torch.allclose(a, b.to(a.dtype), atol=2e-6)
+
+
+def test_micro_batches_count_what_is_computed(random_policy, monkeypatch):
+    lean = list(module.micro_batches(random_policy, GROUP, SAID, 16))
+    assert sorted(i for batch in lean for i in batch) == list(range(6))
+    for batch in lean:
+        tree = build_tree([GROUP[i] + SAID[i] for i in batch])
+        assert len(tree.ids) <= 16
+    monkeypatch.setattr(module.LeanDecoder, "of", lambda policy: None)
+    padded = list(module.micro_batches(random_policy, GROUP, SAID, 22))
+    assert sorted(i for batch in padded for i in batch) == list(range(6))
+    for batch in padded:
+        width = max(len(GROUP[i]) for i in batch) + max(len(SAID[i]) for i in batch)
+        assert len(batch) * width <= 22
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from agent_gspo_core.warm_start import (
     SPECIAL_TOKENS,
     WarmStartSettings,
     batches,
+    build_model,
     draw_answer,
     draw_example,
     draw_recall,
@@ -33,6 +34,7 @@ from agent_gspo_core.warm_start import (
     main,
     say_answer,
     say_note,
+    supervised_loss,
 )
 
 SETTINGS = WarmStartSettings()
@@ -110,9 +112,9 @@ def test_answer_rows_train_only_the_right_answer_of_the_kind_asked_for():
         for forms in ((0.0, 0.0, 1.0), (0.4, 0.2, 0.4)):
             for _ in range(10):
                 example = draw_answer(rng, SETTINGS, [kind], forms)
-                assert example.lead == "####"
+                assert example.lead == ("" if kind[0] == "choice" else "####")
                 prompt, reply = encode(example, tokenizer())
-                assert tokenizer().decode(prompt).endswith("####")
+                assert tokenizer().decode(prompt).endswith(example.lead or "<|assistant|>")
                 assert tokenizer().decode(reply) == f" {example.reply}<|end|>"
                 question, *said = example.chat[1]["content"].split("\n")
                 counts = {n: int(v) for line in said for n, v in re.findall(r"([A-Z]\w+) (?:has )?(\d)", line)}
@@ -124,7 +126,9 @@ def test_answer_rows_train_only_the_right_answer_of_the_kind_asked_for():
                 elif kind[0] == "comparison":
                     assert example.reply == max(asked, key=lambda name: counts[name])
                 else:
-                    assert f"({example.reply}) {total}" in question
+                    number, _, letter = example.reply.partition(" #### ")
+                    assert number == str(total)
+                    assert f"({letter}) {total}" in question
 
 
 def test_an_agent_that_is_not_asked_says_so_and_talks_all_the_same():
@@ -134,6 +138,18 @@ def test_an_agent_that_is_not_asked_says_so_and_talks_all_the_same():
             assert said.startswith(OPENERS[agent in facts.asked])
             assert note_text(facts, agent) in said
     assert not set(OPENERS[True]) & set(OPENERS[False])
+
+
+def test_who_is_not_asked_keeps_silent_now_and_then_and_who_is_asked_hardly_ever():
+    rng = random.Random(3)
+    silent: dict[bool, list[bool]] = {True: [], False: []}
+    for _ in range(1500):
+        example = draw_example(rng, SETTINGS, mixed=True, decides=False)
+        question, note = (example.chat[1]["content"].split(mark)[-1] for mark in ("Question: ", "Note: "))
+        silent[note.split()[0] in question.split("\n")[0].split("?")[0]].append(example.reply == "")
+    asked, not_asked = (sum(silent[key]) / len(silent[key]) for key in (True, False))
+    assert asked < 0.03
+    assert 0.07 < not_asked < 0.18
 
 
 def test_a_long_message_fits_the_teams_cap():
@@ -167,7 +183,8 @@ def test_only_the_speakers_own_words_are_marked():
     assert len(micro_batches) > 1
     for ids, own in micro_batches:
         assert ids.numel() <= 400 or len(ids) == 1
-        for row, mark in zip(ids, own, strict=True):
+        for row, weights in zip(ids, own, strict=True):
+            mark = weights > 0
             reply = row[mark].tolist()
             start = int(mark.nonzero()[0])
             found.append((row[:start].tolist(), reply))
@@ -255,3 +272,28 @@ def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "run", lambda *given: seen.append(given))
     assert main(["--out", str(tmp_path), "--seed", "3", "--threads", "2", "--start", "x/reading"]) == 0
     assert seen == [(replace(WarmStartSettings(), seed=3, threads=2), tmp_path, Path("x/reading"))]
+
+
+def test_the_token_that_says_whether_one_is_asked_weighs_more_than_the_rest() -> None:
+    settings = replace(SETTINGS, batch_rows=24)
+    for decides, expected in ((False, {1.0, settings.first_token_weight}), (True, {1.0})):
+        drawn = batches(
+            settings,
+            tokenizer(),
+            lambda rng, decides=decides: draw_example(rng, settings, mixed=True, decides=decides),  # type: ignore[misc]
+            5,
+        )
+        for _, own in next(drawn):
+            for weights in own:
+                reply = weights[weights > 0]
+                assert set(reply.tolist()) <= expected
+                assert reply[0] == max(expected)
+
+
+def test_weights_of_the_loss_are_those_of_its_gradient() -> None:
+    model, ids = build_model(SETTINGS, 64, tokenizer()), torch.arange(1, 9)[None]
+    one, two = torch.zeros(1, 8), torch.zeros(1, 8)
+    one[0, 3], two[0, 6] = 1.0, 1.0
+    together = supervised_loss(model, ids, one + 30 * two)
+    apart = supervised_loss(model, ids, one) + 30 * supervised_loss(model, ids, two)
+    assert torch.allclose(together, apart, rtol=1e-6)

@@ -14,9 +14,11 @@ Families (ours)
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import product
 from typing import Literal
 
 from agent_gspo_core.episode import Problem
@@ -97,7 +99,7 @@ def draw_facts(rng: random.Random, settings: HiddenProfileSettings) -> Facts:
     family = rng.choice(settings.families)
     names = tuple(rng.sample(NAMES, settings.agents))
     item = rng.choice(ITEMS)
-    values = tuple(rng.randint(SMALLEST_VALUE, LARGEST_VALUE) for _ in names)
+    values = _draw_values(rng, len(names))
     if family == "comparison":
         first = rng.randrange(settings.agents)
         # A tie has no answer, so a second count that equals the first is moved by one.
@@ -109,14 +111,22 @@ def draw_facts(rng: random.Random, settings: HiddenProfileSettings) -> Facts:
         return Facts(family, item, names, values, (first, second), fewer=rng.random() < settings.ask_fewer)
     most = min(settings.most_needed, settings.agents, 3 if family == "sum" else 2)
     asked = tuple(rng.sample(range(settings.agents), rng.randint(1, most)))
-    options: tuple[int, ...] = ()
-    if family == "choice":
-        total = sum(values[agent] for agent in asked)
-        pool = [number for number in range(SMALLEST_VALUE, 2 * LARGEST_VALUE + 1) if number != total]
-        drawn = [total, *rng.sample(pool, len(LETTERS) - 1)]
-        rng.shuffle(drawn)
-        options = tuple(drawn)
-    return Facts(family, item, names, values, asked, options=options)
+    if family == "sum":
+        return Facts(family, item, names, values, asked)
+    # Four draws of one kind, of which one is true: who knows no note is right in one of four, whatever it picks by.
+    # A draw with equal numbers is made anew as a whole, or common numbers would be true more often than others.
+    while True:
+        values = _draw_values(rng, settings.agents)
+        wrong = [sum(_draw_values(rng, len(asked))) for _ in LETTERS[1:]]
+        offered = [sum(values[agent] for agent in asked), *wrong]
+        if len(set(offered)) == len(offered):
+            break
+    rng.shuffle(offered)
+    return Facts(family, item, names, values, asked, options=tuple(offered))
+
+
+def _draw_values(rng: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(rng.randint(SMALLEST_VALUE, LARGEST_VALUE) for _ in range(count))
 
 
 def _listed(names: Sequence[str], last: str) -> str:
@@ -179,36 +189,21 @@ def to_problem(facts: Facts, problem_id: str, count: Callable[[str], int] | None
 def best_guess(problem: Problem) -> float:
     """Chance of being right for one who knows the question and how problems are drawn, but no note: the floor (ours).
 
-    A sum's likeliest total; the likeliest of the options offered; of two names the second, whose count is moved up when
-    both are equal.
+    A sum's likeliest total; any of the options; of two names the second, whose count is moved up when both are equal.
 
     Raises:
         ValueError: a problem that is no hidden profile.
     """
     if problem.needed is None or problem.family not in FAMILIES:
         raise ValueError(f"hidden profile: {problem.id!r} was not made here, so what a guess is worth is unknown")
-    counts = LARGEST_VALUE - SMALLEST_VALUE + 1
+    if problem.family == "choice":
+        return 1 / len(problem.choices)
+    counts = range(SMALLEST_VALUE, LARGEST_VALUE + 1)
     if problem.family == "comparison":
-        ties_up = (counts - 1) / counts**2
-        return (1 - 1 / counts) / 2 + ties_up
-    chances = _sum_chances(len(problem.needed))
-    if problem.family == "sum":
-        return max(chances.values())
-    # Whatever the total, the other three options are drawn alike, so the totals' own chances decide.
-    offered = [chances.get(int(option), 0.0) for option in problem.choices]
-    return max(offered) / sum(offered)
-
-
-def _sum_chances(terms: int) -> dict[int, float]:
-    """Total of so many counts, each equally likely, → its chance."""
-    chances = {0: 1.0}
-    for _ in range(terms):
-        grown: dict[int, float] = {}
-        for total, chance in chances.items():
-            for value in range(SMALLEST_VALUE, LARGEST_VALUE + 1):
-                grown[total + value] = grown.get(total + value, 0.0) + chance / (LARGEST_VALUE - SMALLEST_VALUE + 1)
-        chances = grown
-    return chances
+        moved_up = (len(counts) - 1) / len(counts) ** 2
+        return (1 - 1 / len(counts)) / 2 + moved_up
+    ways = Counter(sum(drawn) for drawn in product(counts, repeat=len(problem.needed)))
+    return max(ways.values()) / ways.total()
 
 
 def draw_split(split: Split, index: int, seed: int, settings: HiddenProfileSettings) -> Facts:
