@@ -170,10 +170,12 @@ class Policy:
         """Write the adapter (LoRA) or the whole model, with the tokenizer, in Hugging Face form."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for adapter in getattr(self.model, "peft_config", {}).values():
+        adapters = getattr(self.model, "peft_config", {})
+        for adapter in adapters.values():
             # The name as it was asked for, so that a base out of a wheel or a GGUF file is found again.
             adapter.base_model_name_or_path = self.base_name
-        self.model.save_pretrained(folder)
+        # PEFT would look that name up on the hub to learn whether embeddings were resized; they never are.
+        self.model.save_pretrained(folder, **({"save_embedding_layers": False} if adapters else {}))
         self.tokenizer.save_pretrained(folder)
         return folder
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from agent_gspo_core.kit import ablation, ablation_figures, cli
+from agent_gspo_core.kit import ablation, ablation_figures, cli, experiment
 from agent_gspo_core.kit.ablation import Arm, choose_arms, run_ablation
 from agent_gspo_core.kit.settings import RunSettings, load_profile, override, profile_names
 from agent_gspo_core.silence import CollapseError
@@ -143,11 +143,11 @@ def test_new_weights_under_the_old_name_are_not_met_by_old_results(base, random_
     folder = tmp_path / "policy"
     shutil.copytree(random_policy_folder, folder)
     settings = override(base.policy, {"model": str(folder)})
-    before = ablation.weights_digest(settings)
-    assert ablation.weights_digest(settings) == before
+    before = experiment.weights_digest(settings)
+    assert experiment.weights_digest(settings) == before
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    assert ablation.weights_digest(settings) != before
+    assert experiment.weights_digest(settings) != before
 
 
 def test_pace_of_training_does_not_concern_an_arm_that_is_not_trained(base, arms, tmp_path):

@@ -11,6 +11,7 @@ from scipy.stats import binomtest, chisquare
 from agent_gspo_core.benchmarks.hidden_profile import (
     FAMILIES,
     HiddenProfileSettings,
+    best_guess,
     draw_split,
     least_message,
     least_tokens,
@@ -217,3 +218,28 @@ def test_options_tell_nothing_without_a_note(needed: int) -> None:
     assert common
     for number in common:
         assert binomtest(right[number], offered[number], 1 / 4).pvalue > 1e-4, number
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_best_guess_is_what_the_best_fixed_rule_gets_right(family: str) -> None:
+    settings = HiddenProfileSettings(families=(family,))
+    problems = load("train", limit=4000, settings=settings)
+    # Where the question says how many notes it needs, the likeliest total is 9 of one count, 11 of two, 16 of three.
+    likeliest = {1: 9, 2: 11, 3: 16}
+
+    def guess(problem: Problem) -> str:
+        needed = len(problem.needed or ())
+        if family == "comparison":
+            return problem.question.rstrip("?").split(" or ")[1]
+        if family == "sum":
+            return str(likeliest[needed])
+        return "B"  # any rule is as good as another
+
+    right = sum(is_correct(guess(problem), problem) is True for problem in problems) / len(problems)
+    expected = sum(map(best_guess, problems)) / len(problems)
+    assert right == pytest.approx(expected, abs=0.025)
+
+
+def test_a_guess_at_a_problem_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="was not made here"):
+        best_guess(Problem("p", "How many?", "3"))

@@ -56,6 +56,7 @@ def test_open_run_folder_counts_from_the_project_root_and_not_from_the_working_f
     assert (root / "runs" / "latest").resolve() == (root / "runs" / "mine").resolve()
     assert records.relative_to_project(root / "runs" / "mine") == "runs/mine"
     assert records.open_run_folder(None, "smoke").parent == root / "runs"
+    assert records.open_run_folder("", "smoke").parent == root / "runs", "a notebook's default is an empty text"
     outside = tmp_path_factory.mktemp("outside") / "run"
     assert records.open_run_folder(outside, "smoke") == outside
     assert not (outside.parent / "latest").exists()

@@ -14,9 +14,11 @@ Families (ours)
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import product
 from typing import Literal
 
 from agent_gspo_core.episode import Problem
@@ -182,6 +184,26 @@ def to_problem(facts: Facts, problem_id: str, count: Callable[[str], int] | None
         needed=frozenset(facts.asked),
         least_tokens=None if count is None else least_tokens(facts, count),
     )
+
+
+def best_guess(problem: Problem) -> float:
+    """Chance of being right for one who knows the question and how problems are drawn, but no note: the floor (ours).
+
+    A sum's likeliest total; any of the options; of two names the second, whose count is moved up when both are equal.
+
+    Raises:
+        ValueError: a problem that is no hidden profile.
+    """
+    if problem.needed is None or problem.family not in FAMILIES:
+        raise ValueError(f"hidden profile: {problem.id!r} was not made here, so what a guess is worth is unknown")
+    if problem.family == "choice":
+        return 1 / len(problem.choices)
+    counts = range(SMALLEST_VALUE, LARGEST_VALUE + 1)
+    if problem.family == "comparison":
+        moved_up = (len(counts) - 1) / len(counts) ** 2
+        return (1 - 1 / len(counts)) / 2 + moved_up
+    ways = Counter(sum(drawn) for drawn in product(counts, repeat=len(problem.needed)))
+    return max(ways.values()) / ways.total()
 
 
 def draw_split(split: Split, index: int, seed: int, settings: HiddenProfileSettings) -> Facts:

@@ -16,15 +16,13 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from transformers.utils.logging import disable_progress_bar
 
 from agent_gspo_core.benchmarks import BENCHMARKS
 from agent_gspo_core.episode import Episode, Problem
@@ -35,13 +33,15 @@ from agent_gspo_core.kit.experiment import (
     TRANSCRIPTS,
     load_problems,
     measure,
+    run_jobs,
     train_seed,
     transcript,
+    weights_digest,
     with_seed,
-    worker_pool,
 )
 from agent_gspo_core.kit.settings import AblationForm, Profile, RunSettings, override
-from agent_gspo_core.policy import Policy, PolicySettings, find_model, load_policy
+from agent_gspo_core.kit.tables import holds_zero, verdict, write_csv
+from agent_gspo_core.policy import Policy, PolicySettings, load_policy
 from agent_gspo_core.replay import Choice, Replay, of_anybody, of_needed, of_not_needed, replay
 from agent_gspo_core.rollout import SamplingSettings, Team, derive_seed
 from agent_gspo_core.silence import CollapseError, silence_report
@@ -298,22 +298,6 @@ def _hard_cap(base: RunSettings) -> int | tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------------------- the run
 
 
-def weights_digest(settings: PolicySettings) -> str:
-    """Digest of the weights that a local model's folder holds; of its name and revision where it comes from a hub.
-
-    Part of an arm's folder name: new weights under an old name must not meet results of the old ones.
-    """
-    location, gguf = find_model(settings.model)
-    names = (gguf,) if gguf else ("*.safetensors", "*.bin", "*.json", "*.jinja")
-    digest = hashlib.sha256()
-    for path in sorted(path for name in names for path in Path(location).glob(name)):
-        with path.open("rb") as file:
-            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
-    if not Path(location).is_dir():
-        digest.update(f"{settings.model}@{settings.revision}".encode())
-    return digest.hexdigest()
-
-
 def arm_folder(folder: Path, base: RunSettings, arm: Arm, weights: str) -> Path:
     """Where an arm's seeds lie: its name and a digest of all that its outcome depends on, the seed aside."""
     described = asdict(with_seed(arm_settings(base, arm), 0))
@@ -469,13 +453,14 @@ def run_ablation(
     ]
     failures: list[tuple[str, Exception]] = []
 
-    def told(name: str, seed: int, result: Mapping[str, Any] | Exception) -> None:
+    def told(item: tuple[str, int], result: Mapping[str, Any] | Exception) -> None:
+        name, seed = item
         if isinstance(result, Exception):
             failures.append((f"arm {name}, seed {seed}", result))
         if report is not None:
             report(f"{name}, {_one_line(seed, result)}")
 
-    _run_missing(plan, missing, jobs, told)
+    run_jobs({item: _job(plan, *item) for item in missing}, told, jobs=jobs)
     if failures:
         where, error = failures[0]
         raise RuntimeError(
@@ -485,45 +470,9 @@ def run_ablation(
     return plan
 
 
-Told = Callable[[str, int, Mapping[str, Any] | Exception], None]
-
-
-def _run_missing(plan: Plan, missing: Sequence[tuple[str, int]], jobs: int, told: Told) -> None:
-    left = list(missing)
-    if jobs > 1 and left:
-        try:
-            with worker_pool(jobs) as (pool, threads):
-                futures = {pool.submit(_in_worker, *_job(plan, *item), threads): item for item in left}
-                try:
-                    for future in as_completed(futures):
-                        error = future.exception()
-                        if isinstance(error, BrokenProcessPool):
-                            raise error
-                        left.remove(futures[future])
-                        told(*futures[future], error if isinstance(error, Exception) else future.result())
-                except BaseException:  # an interrupted ablation must not go on with what was queued
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-        except BrokenProcessPool:
-            print(f"a worker died; {len(left)} runs go on one by one", flush=True)
-    for name, seed in left:
-        settings, _, place, trained = _job(plan, name, seed)
-        try:
-            result: Mapping[str, Any] | Exception = run_arm(settings, seed, place, trained=trained)
-        except Exception as error:  # whatever an arm fails by, the others still run
-            result = error
-        told(name, seed, result)
-
-
-def _job(plan: Plan, name: str, seed: int) -> tuple[RunSettings, int, Path, bool]:
+def _job(plan: Plan, name: str, seed: int) -> Callable[[], dict[str, Any]]:
     arm = plan.arms[name]
-    return arm_settings(plan.base, arm), seed, plan.place(name, seed), arm.trained
-
-
-def _in_worker(settings: RunSettings, seed: int, folder: Path, trained: bool, threads: int) -> dict[str, Any]:
-    torch.set_num_threads(threads)
-    disable_progress_bar()
-    return run_arm(settings, seed, folder, trained=trained)
+    return partial(run_arm, arm_settings(plan.base, arm), seed, plan.place(name, seed), trained=arm.trained)
 
 
 def _one_line(seed: int, result: Mapping[str, Any] | Exception) -> str:
@@ -610,34 +559,11 @@ def differences_table(table: pd.DataFrame, arms: Mapping[str, Arm]) -> pd.DataFr
             change = records.interval(values) if known else {"mean": None, "low": None, "high": None}
             row |= {f"{key}_{part}": change[part] for part in ("mean", "low", "high")}
             row[f"{key}_holds_0"] = holds_zero(change)
-            verdicts.append(verdict(key, change))
+            verdicts.append(verdict(key, change, FULL))
         fell = f"; collapsed into silence in {collapsed} of {len(mine)} seeds" if collapsed else ""
         rows.append(row | {"shows": "; ".join(verdicts) + fell})
     columns = ["arm", "asks", "seeds", "collapsed"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
-
-
-def holds_zero(change: Mapping[str, float | None]) -> bool | None:
-    """Whether an interval holds 0; `None` where there is no interval."""
-    low, high = change["low"], change["high"]
-    return None if low is None or high is None else low <= 0 <= high
-
-
-def verdict(metric: str, change: Mapping[str, float | None]) -> str:
-    """What a difference to "full" says, in words."""
-    mean, low, high = change["mean"], change["low"], change["high"]
-    if mean is None:
-        return f"{metric}: not measured"
-    scale, unit = (100, " points") if metric == "accuracy" else (1, "")
-    said = f"{metric} {scale * mean:+.1f}{unit}"
-    if low is None or high is None:
-        return f"{said}, one seed: cannot be told"
-    if mean == low == high == 0:
-        return f"{metric}: the same in every seed"
-    said += f" [{scale * low:+.1f}, {scale * high:+.1f}]"
-    if low <= 0 <= high:
-        return f"{said}: the interval holds 0, cannot be told"
-    return f"{said}: {'more' if low > 0 else 'less'} than {FULL}"
 
 
 def write_tables(plan: Plan, folder: Path | str | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -650,11 +576,6 @@ def write_tables(plan: Plan, folder: Path | str | None = None) -> tuple[pd.DataF
     for name, rows in table.groupby("arm", sort=False):
         write_csv(plan.place(str(name), plan.seeds[0]).parent / "arm.csv", rows)
     return table, differences
-
-
-def write_csv(path: Path, table: pd.DataFrame) -> Path:
-    """Write a table, whole or not at all."""
-    return records.write_text(path, table.to_csv(index=False, lineterminator="\n"))
 
 
 # ------------------------------------------------------------------------------------------------ what silence is worth

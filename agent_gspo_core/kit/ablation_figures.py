@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from agent_gspo_core.kit.ablation import FULL, summary_of
-from agent_gspo_core.kit.plots import BLUE, CYCLE, GREEN, MARKERS, ORANGE, SKY, STYLES, VERMILION, new_figure
+from agent_gspo_core.kit.plots import BLUE, CYCLE, GREEN, MARKERS, ORANGE, SKY, STYLES, VERMILION, new_figure, whisker
 from agent_gspo_core.kit.records import interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _GREY = "#777777"
@@ -41,7 +40,7 @@ def arm_bars(table: pd.DataFrame) -> Figure:
                 mean = interval(values)
                 colour, hatch = (BLUE, "") if name == FULL else (SKY, "//")
                 axes.barh(place, mean["mean"] or 0.0, height=0.62, color=colour, hatch=hatch, edgecolor="white")
-                _whisker(axes, place, mean)
+                whisker(axes, place, mean)
                 axes.plot(values, [place] * len(values), "o", color=ORANGE, markersize=4, markeredgecolor="black")
             axes.set_yticks(range(len(names)), names)
             axes.set_ylim(len(names) - 0.4, -0.6)
@@ -69,7 +68,7 @@ def difference_dots(differences: pd.DataFrame) -> Figure:
                 if change["mean"] is None:
                     continue
                 told = row[f"{key}_holds_0"] is False
-                _whisker(axes, place, change, colour=VERMILION if told else BLUE)
+                whisker(axes, place, change, colour=VERMILION if told else BLUE)
                 axes.plot(
                     change["mean"],
                     place,
@@ -232,7 +231,7 @@ def replay_dots(told: pd.DataFrame) -> Figure:
                 if not values:
                     axes.text(0, place, " nothing to change", va="center", fontsize=9, color=_GREY)
                     continue
-                _whisker(axes, place, interval(values), colour=BLUE)
+                whisker(axes, place, interval(values), colour=BLUE)
                 axes.plot(values, [place] * len(values), "o", color=ORANGE, markersize=4, markeredgecolor="black")
                 axes.plot(sum(values) / len(values), place, "D", color=BLUE, markersize=7)
             axes.set_yticks(range(len(names)), names)
@@ -266,7 +265,7 @@ def robustness_dots(table: pd.DataFrame, key: str = "accuracy") -> Figure:
                     if not values:
                         continue
                     mean = interval(values)
-                    _whisker(axes, place + offset, mean, colour=colour, upright=True)
+                    whisker(axes, place + offset, mean, colour=colour, upright=True)
                     label = "_" if place else f"{state} training"
                     axes.plot(
                         place + offset, mean["mean"] or 0.0, marker, color=colour, markeredgecolor="black", label=label
@@ -299,7 +298,7 @@ def scaling_lines(table: pd.DataFrame) -> Figure:
                 known = {size: [scale * float(v) for v in part[part["agents"] == size][key].dropna()] for size in sizes}
                 found = {size: interval(values) for size, values in known.items() if values}
                 for size, mean in found.items():
-                    _whisker(axes, size, mean, colour=colour, upright=True)
+                    whisker(axes, size, mean, colour=colour, upright=True)
                 means = [mean["mean"] or 0.0 for mean in found.values()]
                 axes.plot(list(found), means, style, marker=marker, color=colour, label=f"{state} training")
             axes.set(xlabel="discussion agents", xticks=sizes)
@@ -343,21 +342,6 @@ def _point(figures: Mapping[str, Mapping[str, float | None]]) -> tuple[float, fl
     assert tokens is not None
     assert accuracy is not None
     return tokens, 100 * accuracy
-
-
-def _whisker(
-    axes: Axes,
-    place: float,
-    mean: Mapping[str, float | None],
-    *,
-    colour: str = "black",
-    upright: bool = False,
-) -> None:
-    low, high = mean["low"], mean["high"]
-    if low is None or high is None:
-        return
-    ends, at = [low, high], [place, place]
-    axes.plot(at if upright else ends, ends if upright else at, color=colour, linewidth=1.4)
 
 
 def _mean_curve(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> dict[int, float]:

@@ -420,9 +420,18 @@ def _profile_values(profile: str, classes: Mapping[str, Any]) -> dict[tuple[str,
         for name, value in (values.get("settings", {}).get(concern) or {}).items():
             if name in classes[kind]:
                 found[kind, name] = str(value)
-    for name, value in (values.get("suite") or {}).items():
-        if name in classes["SuiteSettings"]:
-            found["SuiteSettings", name] = str(value)
+    latent = values.get("latent") or {}
+    shared = latent.get("shared") or {}
+    others = {
+        "SuiteSettings": values.get("suite") or {},
+        "LatentStudySettings": latent,
+        "LatentTaskSettings": next(iter(latent.get("tasks") or ()), {}),
+        "ArmSettings": shared,
+        "LatentTeamSettings": shared.get("team") or {},
+        "DiffMASSettings": shared.get("training") or {},
+    }
+    for kind, given in others.items():
+        found |= {(kind, name): str(value) for name, value in given.items() if name in classes[kind]}
     return found
 
 

@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _evaluate(options)
             case "ablate":
                 return _ablate(options)
+            case "latent":
+                return _latent(options)
             case "data":
                 return _data(options)
             case "check":
@@ -117,6 +119,19 @@ def _parser() -> argparse.ArgumentParser:
     ablate.add_argument(
         "--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/ablation-<profile>-<form>]"
     )
+
+    latent = commands.add_parser(
+        "latent", help="run the study of latent communication (DiffMAS); taken up after a stop"
+    )
+    latent.add_argument("--profile", default="embedded", help="whose study [embedded]")
+    latent.add_argument("--arm", nargs="+", metavar="NAME", help="these arms in place of the profile's, with diffmas")
+    latent.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
+    latent.add_argument("--jobs", type=int, metavar="N", help="adapters trained side by side [the profile's]")
+    latent.add_argument(
+        "--set", action="append", nargs="+", default=[], metavar="NAME=VALUE", dest="changes",
+        help="change a setting of the study, e.g. shared.training.updates=100; values are read as YAML",
+    )  # fmt: skip
+    latent.add_argument("--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/latent-<profile>]")
 
     commands.add_parser("profiles", help="list the profiles")
     _add_data_parser(commands)
@@ -256,6 +271,40 @@ def _ablate(options: argparse.Namespace) -> int:
     records.merge_summary(folder, profile=options.profile, seeds=seeds, ablation={"arms": ablation.summary_of(table)})
     for row in differences.to_dict("records"):
         print(f"{row['arm']}: {row['shows']}")
+    print(f"tables: {records.relative_to_project(folder)}")
+    return 0
+
+
+def _latent(options: argparse.Namespace) -> int:
+    from transformers.utils.logging import disable_progress_bar
+
+    from agent_gspo_core.kit import latent_study, latent_tables, records
+    from agent_gspo_core.kit.settings import load_profile, override
+
+    disable_progress_bar()
+    profile = load_profile(options.profile)
+    changes = read_changes([change for group in options.changes for change in group])
+    given = {"arms": options.arm and list(dict.fromkeys(["diffmas", *options.arm])), "seeds": options.seeds}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = override(profile.latent, changes | chosen, where="--set")
+    name = f"latent-{Path(options.profile).stem}"
+    folder = records.project_path(options.run_folder.absolute() if options.run_folder else Path("runs") / name)
+    jobs = profile.jobs if options.jobs is None else options.jobs
+    try:
+        study = latent_study.run_study(settings, folder, jobs=jobs)
+    except RuntimeError as error:  # a job failed; the others are recorded
+        print(f"agent-gspo: {error}", file=sys.stderr)
+        return 1
+    table, differences, _ = latent_tables.write_tables(study, folder)
+    records.merge_summary(
+        folder,
+        profile=options.profile,
+        seeds=list(settings.seeds),
+        overrides=changes,
+        diffmas=latent_tables.summary(table),
+    )
+    for row in differences.to_dict("records"):
+        print(f"diffmas − {row['against']}: {row['shows']}")
     print(f"tables: {records.relative_to_project(folder)}")
     return 0
 

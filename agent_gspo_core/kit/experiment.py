@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -13,20 +14,24 @@ from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from agent_gspo_core.benchmarks import BENCHMARKS, hidden_profile
 from agent_gspo_core.episode import Episode, Problem
 from agent_gspo_core.evaluation import TeamScore, evaluate_team
 from agent_gspo_core.kit.records import interval, provenance, read_json, read_jsonl, usable_cores, write_json
 from agent_gspo_core.kit.settings import DataSettings, RunSettings
-from agent_gspo_core.policy import Policy, load_policy
+from agent_gspo_core.policy import Policy, PolicySettings, find_model, load_policy
 from agent_gspo_core.rollout import SamplingSettings, Team, derive_seed
 from agent_gspo_core.trainer import Trainer
 
 log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 HEADLINE = {
     "accuracy": "accuracy",
@@ -113,6 +118,22 @@ def with_seed(settings: RunSettings, seed: int) -> RunSettings:
     return replace(settings, trainer=replace(settings.trainer, seed=seed), policy=replace(settings.policy, seed=seed))
 
 
+def weights_digest(settings: PolicySettings) -> str:
+    """Digest of the weights that a local model's folder holds; of its name and revision where it comes from a hub.
+
+    Part of an arm's folder name: new weights under an old name must not meet results of the old ones.
+    """
+    location, gguf = find_model(settings.model)
+    names = (gguf,) if gguf else ("*.safetensors", "*.bin", "*.json", "*.jinja")
+    digest = hashlib.sha256()
+    for path in sorted(path for name in names for path in Path(location).glob(name)):
+        with path.open("rb") as file:
+            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    if not Path(location).is_dir():
+        digest.update(f"{settings.model}@{settings.revision}".encode())
+    return digest.hexdigest()
+
+
 def _measure_into(folder: Path, name: str, policy: Policy, settings: RunSettings, problems: list[Problem]) -> Any:
     """Measure sampled and greedy, keep scores and transcripts; taken up from disk if already done."""
     path = folder / f"{name}.json"
@@ -192,6 +213,45 @@ def worker_pool(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, int]]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _in_job(job: Callable[[], T], threads: int) -> T:
+    torch.set_num_threads(threads)
+    disable_progress_bar()
+    return job()
+
+
+def run_jobs(jobs_by_name: Mapping[K, Callable[[], T]], told: Callable[[K, T | Exception], None], *, jobs: int) -> None:
+    """Do every job, in order; one that fails does not stop the others.
+
+    Args:
+        jobs_by_name: what is to be done; with more than one worker it must pickle (a `partial` of a module's function).
+        told: called with the name of each finished job and its result, or what it failed by.
+        jobs: how many side by side, each with cores ÷ jobs threads.
+    """
+    left = dict(jobs_by_name)
+    if jobs > 1 and left:
+        try:
+            with worker_pool(jobs) as (pool, threads):
+                futures = {pool.submit(_in_job, job, threads): name for name, job in left.items()}
+                try:
+                    for future in as_completed(futures):
+                        error = future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            raise error
+                        del left[futures[future]]
+                        told(futures[future], error if isinstance(error, Exception) else future.result())
+                except BaseException:  # an interrupted run must not go on with what was queued
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        except BrokenProcessPool:
+            print(f"a worker died; {len(left)} runs go on one by one", flush=True)
+    for name, job in left.items():
+        try:
+            result: T | Exception = job()
+        except Exception as error:  # whatever a job fails by, the others still run
+            result = error
+        told(name, result)
 
 
 def train_seeds(settings: RunSettings, seeds: Sequence[int], folder: Path, *, jobs: int = 1) -> list[dict[str, Any]]:

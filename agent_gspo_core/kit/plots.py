@@ -304,6 +304,22 @@ def lines(
     return figure
 
 
+def whisker(
+    axes: Axes,
+    place: float,
+    mean: Mapping[str, float | None],
+    *,
+    colour: str = "black",
+    upright: bool = False,
+) -> None:
+    """A line from the low to the high end of an interval at `place`; nothing where there is no interval."""
+    low, high = mean["low"], mean["high"]
+    if low is None or high is None:
+        return
+    ends, at = [low, high], [place, place]
+    axes.plot(at if upright else ends, ends if upright else at, color=colour, linewidth=1.4)
+
+
 # ------------------------------------------------------------------------------------------------- saving and showing
 
 

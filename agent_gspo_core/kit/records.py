@@ -94,7 +94,7 @@ def new_run_folder(profile: str) -> Path:
 
 def open_run_folder(run_folder: Path | str | None, profile: str) -> Path:
     """The run folder that a notebook was given, made if need be; a new one under `runs/` when it was given none."""
-    if run_folder is None:
+    if run_folder is None or not str(run_folder):
         return new_run_folder(profile)
     folder = project_path(run_folder)
     if folder.exists() and not folder.is_dir():

@@ -18,6 +18,7 @@ import yaml
 
 from agent_gspo_core.benchmarks.hidden_profile import HiddenProfileSettings
 from agent_gspo_core.budget import BudgetSettings
+from agent_gspo_core.kit.latent_settings import LatentStudySettings
 from agent_gspo_core.kit.suite import SuiteSettings
 from agent_gspo_core.objective import ObjectiveSettings
 from agent_gspo_core.policy import PolicySettings
@@ -137,6 +138,8 @@ class Profile:
     """The evaluation of several methods on several benchmarks."""
     ablation: AblationSettings = field(default_factory=AblationSettings)
     """The ablation: which arms, seeds and sweeps."""
+    latent: LatentStudySettings = field(default_factory=LatentStudySettings)
+    """The study of latent communication: DiffMAS, its arms and controls."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):

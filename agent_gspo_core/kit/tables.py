@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from agent_gspo_core.kit import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +23,34 @@ def settings_table(settings: Any) -> pd.DataFrame:
         inner = {f.name: getattr(values, f.name) for f in fields(values)} if is_dataclass(values) else {"": values}
         rows += [{"concern": concern.name, "setting": name, "value": str(value)} for name, value in inner.items()]
     return pd.DataFrame(rows)
+
+
+def holds_zero(change: Mapping[str, float | None]) -> bool | None:
+    """Whether an interval holds 0; `None` where there is no interval."""
+    low, high = change["low"], change["high"]
+    return None if low is None or high is None else low <= 0 <= high
+
+
+def verdict(metric: str, change: Mapping[str, float | None], than: str) -> str:
+    """What a difference to the arm `than` says, in words."""
+    mean, low, high = change["mean"], change["low"], change["high"]
+    if mean is None:
+        return f"{metric}: not measured"
+    scale, unit = (100, " points") if metric == "accuracy" else (1, "")
+    said = f"{metric} {scale * mean:+.1f}{unit}"
+    if low is None or high is None:
+        return f"{said}, one seed: cannot be told"
+    if mean == low == high == 0:
+        return f"{metric}: the same in every seed"
+    said += f" [{scale * low:+.1f}, {scale * high:+.1f}]"
+    if low <= 0 <= high:
+        return f"{said}: the interval holds 0, cannot be told"
+    return f"{said}: {'more' if low > 0 else 'less'} than {than}"
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> Path:
+    """Write a table, whole or not at all."""
+    return records.write_text(path, table.to_csv(index=False, lineterminator="\n"))
 
 
 def headline_table(headline: Mapping[str, Mapping[str, float | None]]) -> pd.DataFrame:

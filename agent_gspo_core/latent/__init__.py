@@ -15,7 +15,7 @@ from agent_gspo_core.latent.arms import ADAPTERS, ARMS, Arm, ArmSettings, run_ar
 from agent_gspo_core.latent.cache import CacheInterfaceError, check_cache_interface
 from agent_gspo_core.latent.decoding import Reply, answer_nll, decode
 from agent_gspo_core.latent.embedding_map import EmbeddingMap, ridge_map
-from agent_gspo_core.latent.examples import Example, hidden_profile_examples
+from agent_gspo_core.latent.examples import Example, hidden_profile_examples, problem_examples
 from agent_gspo_core.latent.stability import (
     Stability,
     measure_stability,
@@ -90,6 +90,7 @@ __all__ = [
     "measure_stability",
     "note_holders",
     "perplexity",
+    "problem_examples",
     "rerotated",
     "ridge_map",
     "row_loss",

@@ -66,6 +66,18 @@ def hidden_profile_examples(
     return found
 
 
+def problem_examples(problems: Sequence[Problem]) -> list[Example]:
+    """Benchmark problems, each with its bare answer in the form that an instruct model is asked for.
+
+    Most benchmarks hold no worked solution that could be learned from, so none is used (ours; the traces that DiffMAS
+    learned from are synthetic and not published).
+    """
+    return [
+        Example(problem, f"```python\n{problem.answer.strip()}\n```" if problem.tests else f"#### {problem.answer}")
+        for problem in problems
+    ]
+
+
 def encode_target(policy: Policy, chat: Sequence[ChatMessage], target: str) -> tuple[int, ...]:
     """Ids of a reply to `chat`, as the chat template writes it, up to and with its first end token."""
     opened = policy.tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)
