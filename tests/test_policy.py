@@ -391,8 +391,10 @@ ROOMS = {
     "silence": {"episode"},
     "prompts": {"episode"},
     "policy": {"prompts", "episode"},
-    "generation": {"policy"},
-    "logprobs": {"policy", "generation"},
+    "prefixes": set(),
+    "decoder": {"policy", "prefixes"},
+    "generation": {"decoder", "policy", "prefixes"},
+    "logprobs": {"decoder", "generation", "policy", "prefixes"},
     "rollout": {"budget", "episode", "generation", "policy", "prompts", "scoring", "topology"},
     "trainer": {
         "budget", "episode", "logprobs", "objective", "policy", "reward", "rollout", "scoring", "silence",
