@@ -135,11 +135,11 @@ class WarmStartSettings:
     answer_rows: int = 96
     """Rows of a batch of bare answers."""
     answer_learning_rate: float = 1e-3
-    habit_steps: int = 600
+    habit_steps: int = 400
     habit_learning_rate: float = 1e-3
     polish_answer_habit: tuple[float, ...] = (0.30, 0.15, 0.15, 0.40)
     """The same chances in the last stage."""
-    polish_steps: int = 360
+    polish_steps: int = 240
     polish_learning_rate: float = 6e-4
     batch_rows: int = 64
     micro_batch_tokens: int = 2048

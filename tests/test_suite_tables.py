@@ -84,6 +84,18 @@ def test_mmlu_resamples_subjects_and_names_both_averages() -> None:
     assert np.isnan(other["macro"])
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_answers_that_are_all_alike_are_still_uncertain(right: bool) -> None:
+    families = ["law", "law", "art", "art", "physics", "physics"]
+    subjects = suite_tables.score_table(cell("a", [right] * 6, benchmark="mmlu", families=families)).iloc[0]
+    three = statistics.wilson(3 * right, 3)
+    assert (subjects["accuracy"], subjects["low"], subjects["high"]) == (float(right), three.low, three.high)
+    twice = together(cell("a", [right] * 6), cell("a", [right] * 6, seed=1))
+    six = statistics.wilson(6 * right, 6)
+    repeated = suite_tables.score_table(twice).iloc[0]
+    assert (repeated["accuracy"], repeated["low"], repeated["high"]) == (float(right), six.low, six.high)
+
+
 def test_what_was_not_scored_is_in_no_share() -> None:
     table = suite_tables.score_table(together(cell("a", [None, None, None]), cell("b", [True, None, False])))
     assert np.isnan(table.iloc[0]["accuracy"])

@@ -196,7 +196,12 @@ def _outcomes(scored: pd.DataFrame) -> dict[str, float]:
 def _accuracy(benchmark: str, scored: pd.DataFrame) -> statistics.Interval:
     outcomes = _outcomes(scored)
     families = {str(item): str(family) for item, family in _families(scored).items()}
-    if benchmark in CLUSTERED and len(set(families.values())) > 1:
+    clustered = benchmark in CLUSTERED and len(set(families.values())) > 1
+    units = set(families.values()) if clustered else set(outcomes)
+    if len(units) > 1 and set(outcomes.values()) in ({0.0}, {1.0}):
+        # Drawn anew, answers that are all wrong stay all wrong: a bootstrap would claim certainty.
+        return statistics.wilson(len(units) * int(min(outcomes.values())), len(units))
+    if clustered:
         return statistics.clustered_mean(outcomes, families)
     if len(outcomes) == len(scored):
         return statistics.wilson(int(scored["correct"].sum()), len(scored))
