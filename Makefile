@@ -5,6 +5,7 @@ PYTHON      ?= python3
 PROFILE     ?= embedded
 PIP_ARGS    ?=
 PYTEST_ARGS ?= -n auto
+BENCH_ARGS  ?=
 
 VENV         := .venv
 UNSLOTH_VENV := .venv-unsloth
@@ -13,7 +14,7 @@ UNSLOTH_VENV := .venv-unsloth
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test lint test-unsloth clean
+.PHONY: help setup reproduce test lint test-unsloth bench clean
 
 help: ## show this text
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -25,6 +26,7 @@ help: ## show this text
 	@echo "  PROFILE=embedded    the size of a reproduction; now $(PROFILE)"
 	@echo "  PIP_ARGS='...'      more arguments for pip, for example --index-url with an index of CPU builds of torch"
 	@echo "  PYTEST_ARGS='...'   arguments for pytest in place of -n auto, for example -k NAME"
+	@echo "  BENCH_ARGS='...'    arguments for the benchmark, for example --models tiny --clock cpu"
 
 setup: $(VENV)/.stamp ## make the environment (.venv)
 
@@ -48,6 +50,10 @@ lint: $(VENV)/.stamp ## ruff (rules, format), mypy, notebook sources
 test-unsloth: $(UNSLOTH_VENV)/.stamp ## make the Unsloth environment (.venv-unsloth, 7 GB) and test in it
 	@echo "Testing the Unsloth backend (pytest -m unsloth)"
 	@$(UNSLOTH_VENV)/bin/python -m pytest -m unsloth tests/test_unsloth.py
+
+bench: $(VENV)/.stamp ## measure speed against peers and limits (BENCH_ARGS=...)
+	@echo "Measuring speed (tests/benchmarks/speed.py)"
+	@$(VENV)/bin/python -m tests.benchmarks.speed $(BENCH_ARGS)
 
 clean: ## remove environments and caches; runs/ stays
 	rm -rf $(VENV) $(UNSLOTH_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -238,11 +238,11 @@ def _open_batch(policy: Policy, slots: int, prompts: Sequence[Sequence[int]], ca
     lean = LeanDecoder.of(policy)
     if lean is None:
         return _LibraryBatch(policy, max(caps))
-    return _LeanBatch(lean, slots, max(len(prompt) + cap for prompt, cap in zip(prompts, caps, strict=True)))
+    return _LeanBatch(lean, slots, max(caps))
 
 
 class _LeanBatch:
-    """Rows of a model that `LeanDecoder` covers, each at its own length in a slot of the cache."""
+    """Rows of a model that `LeanDecoder` covers, each at its own length; rows with one prompt read it together."""
 
     joins = True
 
@@ -252,11 +252,14 @@ class _LeanBatch:
     def admit(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
         logits = []
         for part in prefix_batches(prompts, _PREFILL_TOKENS):
-            tree = build_tree([prompts[i] for i in part], self._cache.lengths.device)
+            places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts[i] for i in part))}
+            groups = [places[prompts[i]] for i in part]
+            tree = build_tree(list(places), self._cache.lengths.device)
             read: list[tuple[Tensor, Tensor]] = []
             hidden = self._lean.hidden(tree, read)
-            self._cache.admit(read, tree.paths)
-            logits.append(self._lean.logits(hidden[torch.stack([path[-1] for path in tree.paths])]))
+            self._cache.admit(read, tree.paths, groups)
+            ends = torch.stack([path[-1] for path in tree.paths])
+            logits.append(self._lean.logits(hidden[ends])[groups])
         return torch.cat(logits)
 
     def step(self, tokens: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def pick_logprobs(
     """
     rows = max(1, numbers // head.weight.shape[0])
     if not any(p.requires_grad for p in head.parameters()):
-        return _FrozenHead.apply(hidden, targets, head, temperature, rows)  # type: ignore[no-any-return]
+        return _FrozenHead.apply(hidden, targets, head, temperature, rows)  # type: ignore[no-any-return, no-untyped-call]
 
     def pick(part: Tensor, wanted: Tensor) -> Tensor:
         logprobs = torch.log_softmax(head(part).float() / temperature, dim=-1)

@@ -358,8 +358,8 @@ def _draw(
         caps=[cap] * len(seats),
         seeds=[seat.seed for seat in seats],
         temperature=settings.temperature,
-        **({"must_speak": must_speak} if any(must_speak) else {}),
-        **({"batch_rows": settings.batch_rows} if len(seats) > settings.batch_rows else {}),
+        must_speak=must_speak if any(must_speak) else None,
+        batch_rows=settings.batch_rows,
     )
 
 
