@@ -6,19 +6,21 @@ rebuilds tokenizer, weights and the record of the run from nothing. The warm sta
 polite messages, whether or not its note is needed), a *repertoire* (medium, short, pass and silent forms at low
 probability, so that reinforcement has something to reinforce) and a *skill* (reading the messages and answering).
 That brevity pays is left for the communication reward to teach. An agent that is not asked can tell: it says so in its
-opening words and then mostly talks as long as the others, though now and then it keeps silent.
+opening words, and in the last stage it is silent now and then; most often it talks as long as the others.
 
-Four stages, each with an optimiser and data of its own:
+Five stages, each with an optimiser and data of its own:
 
     reading    looking back (runs of words repeated, pairs of name and count asked for again and again: from transcripts
                alone a model this small learns it far more slowly), then short, uniform transcripts; every second batch
                with the language-model loss on whole rows
     answering  lessons that add one kind of question at a time, each until it is mastered: only the bare answer is
-               trained (a choice's with the number before the letter), in batches that hold nothing else. Taught all at
-               once, or mixed with speeches (whose many easy tokens drown the few that decide), the model adds up
-               whatever it hears and stays there
+               trained, in batches that hold nothing else. Taught all at once, or mixed with speeches (whose many easy
+               tokens drown the few that decide), the model adds up whatever it hears and stays there
     habit      the mixture of forms below, in turn with the answers to all kinds of questions after all forms of talk
     polish     the same at a lower rate, with more bare answers
+    need       the same once more, but who is not asked keeps silent in three of ten messages. Whether the speaker is
+               asked shows in its first token alone, which drowns among thirty that copying settles: it weighs as much
+               as all of them. From the start, such a weight would keep the model from learning to copy
 
 Every choice in this file is ours.
 """
@@ -115,32 +117,35 @@ class WarmStartSettings:
     vocabulary: int = 1024
     context: int = 1024
     """Longest row in tokens."""
-    message_habit: tuple[float, ...] = (0.61, 0.25, 0.11, 0.02, 0.01)
-    """Chance of a long, medium, short, pass and silent message of an agent that is asked, from the habit stage on."""
-    message_habit_not_asked: tuple[float, ...] = (0.55, 0.22, 0.08, 0.03, 0.12)
-    """The same of one that is not asked."""
-    first_token_weight: float = 30.0
-    """Weight of a message's first token in the loss of those stages, where the others have 1. It alone tells whether
-    the speaker is asked, and would drown in about thirty others that copying settles."""
+    message_habit: tuple[float, ...] = (0.60, 0.25, 0.10, 0.02, 0.03)
+    """Chance of a long, medium, short, pass and silent message in the habit stage."""
     answer_habit: tuple[float, ...] = (0.50, 0.20, 0.15, 0.15)
-    """Chance of a long, medium, short and bare answer from the habit stage on."""
+    """Chance of a long, medium, short and bare answer in the habit stage."""
     recall_steps: int = 400
     concise_steps: int = 800
     reading_horizon: int = 3000
     """Steps after which the first stage's rate would reach its floor; it ends earlier, at a rate that still moves."""
-    lesson_steps: int = 350
+    lesson_steps: int = 300
     """Most steps of one lesson."""
     mastered_loss: float = 0.12
     """A lesson ends when its mean loss of 25 steps (over answer and end token) is below this."""
     answer_rows: int = 96
     """Rows of a batch of bare answers."""
     answer_learning_rate: float = 1e-3
-    habit_steps: int = 400
+    habit_steps: int = 600
     habit_learning_rate: float = 1e-3
     polish_answer_habit: tuple[float, ...] = (0.30, 0.15, 0.15, 0.40)
-    """The same chances in the last stage."""
-    polish_steps: int = 240
+    """The same chances from the polish stage on."""
+    polish_steps: int = 360
     polish_learning_rate: float = 6e-4
+    need_habit_asked: tuple[float, ...] = (0.60, 0.25, 0.13, 0.01, 0.01)
+    """Chance of a long, medium, short, pass and silent message in the last stage, of who is asked."""
+    need_habit_not_asked: tuple[float, ...] = (0.43, 0.18, 0.07, 0.02, 0.30)
+    """The same of who is not."""
+    first_token_weight: float = 1.0
+    """What the mean loss of the messages' first tokens counts for in that stage, beside the mean loss of all."""
+    need_steps: int = 480
+    need_learning_rate: float = 8e-4
     batch_rows: int = 64
     micro_batch_tokens: int = 2048
     """Tokens of a micro-batch, padding included."""
@@ -148,7 +153,7 @@ class WarmStartSettings:
     weight_decay: float = 0.05
     warmup_steps: int = 100
     later_warmup_steps: int = 20
-    """Warm-up of the second and third stage, whose weights know something already."""
+    """Warm-up of the later stages, whose weights know something already."""
     seed: int = 0
     threads: int = 1
 
@@ -192,8 +197,7 @@ def say_answer(form: int, facts: Facts, known: frozenset[int], rng: random.Rando
     if form == 2:
         counted = ", ".join(least_message(facts, a) for a in heard)
         return f"{counted} = {total} #### {answer}" if facts.family == "choice" else f"{counted} #### {answer}"
-    # Number and letter at once are two look-ups in a row, which this model does not learn: it says the number first.
-    return f"{total} #### {answer}" if facts.family == "choice" else f"#### {answer}"
+    return f"#### {answer}"
 
 
 @dataclass(frozen=True)
@@ -204,8 +208,8 @@ class Example:
     reply: str
     lead: str = ""
     """What the speaker has said already; read, not trained."""
-    first_weight: float = 1.0
-    """Weight of the reply's first token in the loss."""
+    first_weight: float = 0.0
+    """What the reply's first token counts for beside the mean over all tokens (mean over the rows of a batch)."""
 
 
 def _pick(weights: Sequence[float], rng: random.Random) -> int:
@@ -250,8 +254,7 @@ def draw_answer(
     speakers = [a for a in range(len(facts.names)) if a in facts.asked or rng.random() < speaking]
     heard = [(f"Agent {a + 1}", say_note(_pick(forms, rng), facts, a, rng)) for a in speakers]
     chat = build_chat(to_problem(facts, "warm-start"), style="compact", name="Judge", heard=heard, answering=True)
-    bare = say_answer(3, facts, frozenset(facts.asked), rng)
-    return Example(chat, bare) if family == "choice" else Example(chat, bare.removeprefix("#### "), lead="####")
+    return Example(chat, str(facts.answer()), lead="####")
 
 
 def draw_example(
@@ -261,19 +264,22 @@ def draw_example(
     mixed: bool,
     ask_fewer: float = 0.0,
     decides: bool | None = None,
+    by_need: bool = False,
 ) -> Example:
     """One row of short transcripts (`mixed=False`) or of the mixture: a decider's (3 in 4 unless `decides` says so) or
-    another agent's.
+    another agent's. `by_need`: agents that are not asked have a habit of their own.
     """
     agents = rng.choices((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1))[0]
     drawn = HiddenProfileSettings(agents=agents, ask_fewer=ask_fewer)
     facts = draw_split("train", rng.getrandbits(40), 10_000 + settings.seed, drawn)
     problem = to_problem(facts, "warm-start")
     # The first stage asks for the uniform short message; its decider still learns all four forms.
-    concise = (0.0, 0.1, 0.9, 0.0, 0.0)
-    asked, not_asked = (settings.message_habit, settings.message_habit_not_asked) if mixed else (concise, concise)
-    habits = [asked if agent in facts.asked else not_asked for agent in range(agents)]
-    forms = [_pick(habit, rng) for habit in habits]
+    habit = settings.message_habit if mixed else (0.0, 0.1, 0.9, 0.0, 0.0)
+    habits = [habit] * agents
+    if by_need:
+        both = {True: settings.need_habit_asked, False: settings.need_habit_not_asked}
+        habits = [both[agent in facts.asked] for agent in range(agents)]
+    forms = [_pick(one, rng) for one in habits]
     if decides is None:
         decides = rng.random() < 0.75
     if decides and rng.random() < 0.95:
@@ -292,7 +298,7 @@ def draw_example(
     name = f"Agent {agent + 1}"
     before = heard if rng.random() < 0.15 else []
     chat = build_chat(problem, style="compact", name=name, heard=before, note=note_text(facts, agent))
-    first = settings.first_token_weight if mixed else 1.0
+    first = settings.first_token_weight if by_need else 0.0
     return Example(chat, say_note(_pick(habits[agent], rng), facts, agent, rng), first_weight=first)
 
 
@@ -371,7 +377,7 @@ def encode(example: Example, tokenizer: Any) -> tuple[list[int], list[int]]:
     return ids[0], ids[1]
 
 
-Rows = list[tuple[list[int], list[int], float]]
+Rows = list[tuple[list[int], list[int]]]
 Batch = list[tuple[Tensor, Tensor]]
 
 
@@ -382,25 +388,27 @@ def batches(
     seed: int,
     rows: int | None = None,
 ) -> Iterator[Batch]:
-    """Endless batches, each a list of micro-batches (ids [n, T], own [n, T]); `own` weighs what the speaker itself
-    says, and is 0 elsewhere.
+    """Endless batches, each a list of micro-batches (ids [n, T], own [n, T]); `own` is 0 but where the speaker itself
+    speaks: there it is the weight of the token, 1 but for first tokens that count more.
 
     The micro-batches of one batch are cut by length to save padding; a batch as a whole is a plain random draw.
     """
     rng = random.Random(seed)
     while True:
         examples = [draw(rng) for _ in range(rows or settings.batch_rows)]
-        drawn = [(*encode(example, tokenizer), example.first_weight) for example in examples]
-        lengths = [len(prompt) + len(reply) for prompt, reply, _ in drawn]
+        drawn = [encode(example, tokenizer) for example in examples]
+        said = sum(len(reply) for _, reply in drawn) / len(drawn)  # a mean over rows is this much of a mean over tokens
+        firsts = [1.0 + example.first_weight * said for example in examples]
+        lengths = [len(prompt) + len(reply) for prompt, reply in drawn]
         cuts = token_budget_batches(lengths, settings.micro_batch_tokens)
-        yield [_collate([drawn[i] for i in cut], tokenizer.pad_token_id) for cut in cuts]
+        yield [_collate([drawn[i] for i in cut], [firsts[i] for i in cut], tokenizer.pad_token_id) for cut in cuts]
 
 
-def _collate(rows: Rows, pad: int) -> tuple[Tensor, Tensor]:
-    width = max(len(prompt) + len(reply) for prompt, reply, _ in rows)
+def _collate(rows: Rows, firsts: Sequence[float], pad: int) -> tuple[Tensor, Tensor]:
+    width = max(len(prompt) + len(reply) for prompt, reply in rows)
     ids = torch.full((len(rows), width), pad)
     own = torch.zeros((len(rows), width))
-    for i, (prompt, reply, first) in enumerate(rows):
+    for i, ((prompt, reply), first) in enumerate(zip(rows, firsts, strict=True)):
         ids[i, : len(prompt) + len(reply)] = torch.tensor(prompt + reply)
         own[i, len(prompt) : len(prompt) + len(reply)] = 1.0
         own[i, len(prompt)] = first
@@ -500,11 +508,18 @@ def polish_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
     return _Stage("polish", [lesson], rate, settings.later_warmup_steps, settings.polish_steps)
 
 
-def _mixture(settings: WarmStartSettings, tokenizer: Any, steps: int, seed: int) -> _Lesson:
+def need_stage(settings: WarmStartSettings, tokenizer: Any) -> _Stage:
+    """The mixture with habits by need: who is not asked is silent now and then."""
+    settings = replace(settings, answer_habit=settings.polish_answer_habit)
+    lesson = _mixture(settings, tokenizer, settings.need_steps, settings.seed + 900, by_need=True)
+    return _Stage("need", [lesson], settings.need_learning_rate, settings.later_warmup_steps, settings.need_steps)
+
+
+def _mixture(settings: WarmStartSettings, tokenizer: Any, steps: int, seed: int, *, by_need: bool = False) -> _Lesson:
     """Batches of three kinds by turns, each with its own mean: the few tokens that decide would drown in speeches."""
     forms = (0.4, 0.2, 0.4)
     draws: tuple[Callable[[random.Random], Example], ...] = (
-        lambda rng: draw_example(rng, settings, mixed=True, decides=False),
+        lambda rng: draw_example(rng, settings, mixed=True, decides=False, by_need=by_need),
         lambda rng: draw_example(rng, settings, mixed=True, decides=True),
         lambda rng: draw_answer(rng, settings, LESSONS, forms),
     )
@@ -523,7 +538,7 @@ def train(settings: WarmStartSettings, model: Any, tokenizer: Any, stage: _Stage
         for taken, micro_batches in enumerate(itertools.islice(lesson.batches, lesson.steps), start=1):
             whole_row = stage.whole_rows and step % 2 == 1
             weights = [(ids != tokenizer.pad_token_id).float() if whole_row else own for ids, own in micro_batches]
-            predicted = sum(weight[:, 1:].sum().item() for weight in weights)
+            predicted = sum(int((weight[:, 1:] > 0).sum()) for weight in weights)
             total = 0.0
             for (ids, _), weight in zip(micro_batches, weights, strict=True):
                 loss = supervised_loss(model, ids, weight) / predicted
@@ -567,6 +582,7 @@ def run(settings: WarmStartSettings, out: Path, start: Path | None = None) -> di
         answering_stage(settings, tokenizer),
         habit_stage(settings, tokenizer),
         polish_stage(settings, tokenizer),
+        need_stage(settings, tokenizer),
     ]
     names = [stage.name for stage in stages]
     if start is None:

@@ -48,7 +48,7 @@ class Script:
         self.calls: list[int] = []
         monkeypatch.setattr(rollout, "sample", self)
 
-    def __call__(self, policy, prompts, *, caps, seeds, temperature) -> list[Completion]:
+    def __call__(self, policy, prompts, *, caps, seeds, temperature, **rest) -> list[Completion]:
         replies = []
         self.calls.append(len(prompts))
         for prompt, cap in zip(prompts, caps, strict=True):
