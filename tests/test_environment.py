@@ -134,7 +134,7 @@ def imports(folder: str) -> dict[str, str]:
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names = [node.module or ""]
             found.update({name.split(".")[0]: str(path.relative_to(ROOT)) for name in names})
-    own = {"agent_gspo_core", "conftest"} | {p.stem for p in (ROOT / "tests").glob("*.py")}
+    own = {"agent_gspo_core", "conftest", "tests"} | {p.stem for p in (ROOT / "tests").glob("*.py")}
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | own}
 
 

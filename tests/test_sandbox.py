@@ -638,6 +638,20 @@ def test_supervisor_that_hangs_is_killed_with_all_below_it(level: Level, monkeyp
         run_program("pass", settings(level, wall_seconds=1.0))
 
 
+def test_packages_that_lie_below_tmp_are_found(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clone made below /tmp has its environment there, where the program has a folder of its own.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        (Path(folder) / "only_here.py").write_text("WORD = 'found'\n")
+        (Path(folder)).chmod(0o755)
+        monkeypatch.setattr(sandbox, "_site", lambda: [folder])
+        sandbox._readable.cache_clear()
+        try:
+            outcome = run_program("import only_here\nassert only_here.WORD == 'found'", settings(level))
+        finally:
+            sandbox._readable.cache_clear()
+    assert outcome.passed, outcome
+
+
 def running(mark: str) -> set[int]:
     return {p.pid for p in psutil.process_iter(["cmdline"]) if any(mark in part for part in p.info["cmdline"] or [])}
 

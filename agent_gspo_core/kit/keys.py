@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import agent_gspo_core
 from agent_gspo_core.kit import records
-from agent_gspo_core.kit.sources import code_tree
+from agent_gspo_core.kit.sources import code_tree, parse_python
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -121,7 +121,7 @@ def module_digests(notebook: NotebookNode) -> dict[str, str]:
         if path is None or module in reached:
             continue
         reached[module] = file_digest(path)
-        tree = ast.parse(path.read_bytes())
+        tree = parse_python(path.read_bytes())
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         waiting |= {*_imported(tree, package=package), package}
         for sibling in _named_files(tree, path.parent):

@@ -10,10 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
+
+_PARSING = Lock()
 
 
 def find_notebooks(folder: Path, only: Sequence[str] | None = None, start: str | None = None) -> list[Path]:
@@ -76,8 +79,15 @@ def code_tree(source: str) -> ast.Module:
 
     manager = TransformerManager()  # type: ignore[no-untyped-call]
     python: str = manager.transform_cell(source)
-    tree: ast.Module = ast.parse(python)
-    return tree
+    return parse_python(python)
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """`ast.parse` for runs with several threads: in Python 3.11 two at once can end in a SystemError, since the counter
+    that guards its recursion is shared.
+    """
+    with _PARSING:
+        return ast.parse(source)
 
 
 def is_name(node: ast.AST, context: type[ast.expr_context]) -> TypeGuard[ast.Name]:
@@ -103,7 +113,7 @@ def _parameter_tree(notebook: NotebookNode) -> ast.Module:
         found = "no cell is" if not tagged else f"{len(tagged)} cells are"
         raise ValueError(f"{found} tagged 'parameters'; tag the one cell that assigns them")
     try:
-        return ast.parse(str(notebook.cells[tagged[0]].source))
+        return parse_python(str(notebook.cells[tagged[0]].source))
     except SyntaxError as error:
         raise ValueError(f"the cell tagged 'parameters' is no Python: {error}") from error
 

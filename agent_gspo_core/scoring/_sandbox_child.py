@@ -444,6 +444,10 @@ def _enter_namespaces(spec: dict[str, Any]) -> None:
     root = spec["folder"]
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,nr_inodes=2048,mode=755")
+    os.makedirs(root + "/tmp")
+    size = spec["limits"]["file_mb"]
+    # Before what is readable: an environment below /tmp is bound into it, and not hidden.
+    _mount("tmpfs", root + "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size}m,nr_inodes=4096,mode=777")
     for path in (*spec["readable"], *DEVICES):
         target = root + path
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -461,9 +465,6 @@ def _enter_namespaces(spec: dict[str, Any]) -> None:
         if attributes:
             result = _libc.syscall(442, at_fdcwd, target.encode(), recursive, read_only_no_suid, attributes)
             _check(result, f"mount_setattr {path}")
-    os.makedirs(root + "/tmp", exist_ok=True)
-    size = spec["limits"]["file_mb"]
-    _mount("tmpfs", root + "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size}m,nr_inodes=4096,mode=777")
     os.chdir(root)
     _check(_libc.pivot_root(b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", 2), "umount2")

@@ -416,10 +416,11 @@ def _command(level: Level, settings: SandboxSettings) -> list[str]:
             spaces += ["--cap-add", f"CAP_{name}"]
     else:
         spaces.insert(0, "--unshare-user")
-    folder = ["--perms", "0777", "--size", str(settings.file_mb << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    folder = ["--perms", "0777", "--size", str(settings.file_mb << 20), "--tmpfs", "/tmp"]
+    # /tmp comes first: an environment that lies below it (a clone made there) is then bound into it, and not hidden.
     # No --die-with-parent: killed while it starts, bubblewrap would leave its inner process waiting for ever. The
     # supervisor learns from its closed input that we are gone.
-    return [program, *spaces, "--new-session", *binds, *folder, "--", *python]
+    return [program, *spaces, "--new-session", *folder, *binds, "--chdir", "/tmp", "--", *python]
 
 
 def _environment() -> dict[str, str]:
