@@ -252,9 +252,8 @@ class _LeanBatch:
     def admit(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
         logits = []
         for part in prefix_batches(prompts, _PREFILL_TOKENS):
-            places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts[i] for i in part))}
-            groups = [places[prompts[i]] for i in part]
-            tree = build_tree(list(places), self._cache.lengths.device)
+            distinct, groups = _distinct([prompts[i] for i in part])
+            tree = build_tree(distinct, self._cache.lengths.device)
             read: list[tuple[Tensor, Tensor]] = []
             hidden = self._lean.hidden(tree, read)
             self._cache.admit(read, tree.paths, groups)
@@ -278,12 +277,11 @@ class _LibraryBatch:
         self._policy, self._longest_reply = policy, longest_reply
 
     def admit(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
-        ids, mask = (part.to(self._policy.device) for part in left_pad(list(places), self._policy.pad_id))
+        distinct, source = _distinct(prompts)
+        ids, mask = (part.to(self._policy.device) for part in left_pad(distinct, self._policy.pad_id))
         self._cache = _new_cache(self._policy.model, ids.shape[1] + self._longest_reply)
         logits = _forward(self._policy, ids, mask, (mask.cumsum(-1) - 1).clamp_(min=0), self._cache)
-        source = torch.tensor([places[prompt] for prompt in prompts], device=ids.device)
-        _select_rows(self._cache, source)
+        _select_rows(self._cache, torch.tensor(source, device=ids.device))
         self._mask = mask[source]
         self._positions = self._mask.sum(-1)  # [n], of the next token
         return logits[source]
@@ -300,6 +298,12 @@ class _LibraryBatch:
             _select_rows(self._cache, kept)
             self._mask, self._positions = self._mask[kept], self._positions[kept]
         return kept
+
+
+def _distinct(prompts: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Each wording once, and for every prompt which one it is."""
+    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+    return list(places), [places[prompt] for prompt in prompts]
 
 
 def _forward(policy: Policy, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:

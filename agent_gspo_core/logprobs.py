@@ -167,12 +167,13 @@ def micro_batches(
 def _padded_batches(prompts: Sequence[int], replies: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Rows of like length together; a batch is as wide as its longest prompt and its longest reply."""
     batch: list[int] = []
+    before = behind = 0  # widths of the batch, on both sides of the column at which replies begin
     for i in sorted(range(len(prompts)), key=lambda i: (-prompts[i] - replies[i], -prompts[i], i)):
-        more = [*batch, i]
-        if batch and len(more) * (max(prompts[j] for j in more) + max(replies[j] for j in more)) > budget:
+        before, behind = max(before, prompts[i]), max(behind, replies[i])
+        if batch and (len(batch) + 1) * (before + behind) > budget:
             yield batch
-            more = [i]
-        batch = more
+            batch, before, behind = [], prompts[i], replies[i]
+        batch.append(i)
     if batch:
         yield batch
 
@@ -182,12 +183,4 @@ def token_budget_batches(lengths: Sequence[int], budget: int) -> Iterator[list[i
 
     A single row above the budget forms a batch of its own.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    batch: list[int] = []
-    for i in order:
-        if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    return _padded_batches([0] * len(lengths), lengths, budget)

@@ -272,15 +272,21 @@ def test_any_of_several_end_tokens_ends_a_reply(random_policy):
     assert all(extra not in r.token_ids[:-1] for r in replies)
 
 
-def test_finished_rows_leave_the_decode_batch(random_policy, monkeypatch):
-    widths = []
+@pytest.fixture
+def widths(monkeypatch):
+    """Rows of every decode step, one number a step."""
+    seen: list[int] = []
     step = generation.LeanDecoder.step
 
     def counting(self, tokens, cache):
-        widths.append(len(tokens))
+        seen.append(len(tokens))
         return step(self, tokens, cache)
 
     monkeypatch.setattr(generation.LeanDecoder, "step", counting)
+    return seen
+
+
+def test_finished_rows_leave_the_decode_batch(random_policy, widths):
     prompts = chats(random_policy)
     replies = sample(random_policy, [*prompts, prompts[0], prompts[0]], caps=[20] * 6, seeds=list(range(6)))
     lengths = [len(r.token_ids) for r in replies]
@@ -326,15 +332,7 @@ def test_rows_beyond_the_limit_wait_for_a_place_and_say_the_same(random_policy, 
         assert [r.token_ids for r in few] == [r.token_ids for r in together]
 
 
-def test_a_waiting_row_takes_the_place_of_one_that_ended(random_policy, monkeypatch):
-    widths = []
-    step = generation.LeanDecoder.step
-
-    def counting(self, tokens, cache):
-        widths.append(len(tokens))
-        return step(self, tokens, cache)
-
-    monkeypatch.setattr(generation.LeanDecoder, "step", counting)
+def test_a_waiting_row_takes_the_place_of_one_that_ended(random_policy, widths):
     prompts = chats(random_policy) * 16
     replies = sample(random_policy, prompts, caps=[20] * 64, seeds=list(range(64)), batch_rows=8)
     steps = sum(len(r.token_ids) - 1 for r in replies)

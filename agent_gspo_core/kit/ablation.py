@@ -12,8 +12,6 @@ problems a step instead.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -39,6 +37,7 @@ from agent_gspo_core.kit.experiment import (
     weights_digest,
     with_seed,
 )
+from agent_gspo_core.kit.keys import digest
 from agent_gspo_core.kit.settings import AblationForm, Profile, RunSettings, override
 from agent_gspo_core.kit.tables import holds_zero, verdict, write_csv
 from agent_gspo_core.policy import Policy, PolicySettings, load_policy
@@ -304,8 +303,7 @@ def arm_folder(folder: Path, base: RunSettings, arm: Arm, weights: str) -> Path:
     del described["data"]["root"]  # where the files lie changes nothing: their content is checked
     if not arm.trained:
         described = {name: described[name] for name in ("policy", "team", "data", "budget", "evaluation")}
-    key = json.dumps([described, arm.trained, weights], sort_keys=True)
-    return folder / "arms" / f"{arm.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
+    return folder / "arms" / f"{arm.name}-{digest([described, arm.trained, weights])[:10]}"
 
 
 def run_arm(settings: RunSettings, seed: int, folder: Path, *, trained: bool = True) -> dict[str, Any]:

@@ -60,16 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dry-run", action="store_true", help="say what would run and why, and do nothing")
     run.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
     run.add_argument("--backend", help="transformers or unsloth, in place of the profile's")
-    run.add_argument(
-        "--set",
-        action="append",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="changes",
-        help="change a setting, e.g. trainer.steps=3; values are read as YAML",
-    )
-    run.add_argument("--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/<time>-<profile>]")
+    _add_changes(run, "change a setting, e.g. trainer.steps=3")
+    run.add_argument("--run-folder", type=_absolute, metavar="FOLDER", help="where to write [runs/<time>-<profile>]")
 
     measure = commands.add_parser("evaluate", help="run methods on benchmarks and compare them")
     measure.add_argument("--profile", default="embedded", help="whose evaluation settings to begin with [embedded]")
@@ -83,12 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--model", help="policy in place of the profile's: tiny, smollm2, a folder or a hub id")
     measure.add_argument("--root", metavar="FOLDER", help="folder with benchmark files [AGENT_GSPO_DATA, else the hub]")
     measure.add_argument("--run-code", action="store_true", help="run model-written programs in the sandbox")
+    _add_changes(measure, "change a setting of the evaluation, e.g. team.rounds=2")
     measure.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="NAME=VALUE", dest="changes",
-        help="change a setting of the evaluation, e.g. team.rounds=2; values are read as YAML",
-    )  # fmt: skip
-    measure.add_argument(
-        "--run-folder", type=Path, metavar="FOLDER", help="where to write; one that was begun is taken up"
+        "--run-folder", type=_absolute, metavar="FOLDER", help="where to write; one that was begun is taken up"
     )
 
     check = commands.add_parser("check", help="check notebook sources without running them")
@@ -112,12 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     ablate.add_argument("--arm", nargs="+", metavar="NAME", help="run these now; the tables hold all that are finished")
     ablate.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
     ablate.add_argument("--jobs", type=int, metavar="N", help="runs side by side [the profile's]")
+    _add_changes(ablate, "change a setting of every arm, e.g. trainer.steps=3")
     ablate.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="NAME=VALUE", dest="changes",
-        help="change a setting of every arm, e.g. trainer.steps=3; values are read as YAML",
-    )  # fmt: skip
-    ablate.add_argument(
-        "--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/ablation-<profile>-<form>]"
+        "--run-folder", type=_absolute, metavar="FOLDER", help="where to write [runs/ablation-<profile>-<form>]"
     )
 
     latent = commands.add_parser(
@@ -127,15 +113,29 @@ def _parser() -> argparse.ArgumentParser:
     latent.add_argument("--arm", nargs="+", metavar="NAME", help="these arms in place of the profile's, with diffmas")
     latent.add_argument("--seeds", nargs="+", type=int, metavar="N", help="training seeds in place of the profile's")
     latent.add_argument("--jobs", type=int, metavar="N", help="adapters trained side by side [the profile's]")
-    latent.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="NAME=VALUE", dest="changes",
-        help="change a setting of the study, e.g. shared.training.updates=100; values are read as YAML",
-    )  # fmt: skip
-    latent.add_argument("--run-folder", type=Path, metavar="FOLDER", help="where to write [runs/latent-<profile>]")
+    _add_changes(latent, "change a setting of the study, e.g. shared.training.updates=100")
+    latent.add_argument("--run-folder", type=_absolute, metavar="FOLDER", help="where to write [runs/latent-<profile>]")
 
     commands.add_parser("profiles", help="list the profiles")
     _add_data_parser(commands)
     return parser
+
+
+def _add_changes(command: argparse.ArgumentParser, does: str) -> None:
+    command.add_argument(
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="changes",
+        help=f"{does}; values are read as YAML",
+    )
+
+
+def _absolute(path: str) -> Path:
+    """A folder as it is meant where the command is given: notebooks run elsewhere."""
+    return Path(path).absolute()
 
 
 def _add_data_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -159,7 +159,7 @@ def _data(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from agent_gspo_core.kit.evaluate import evaluate
 
-    changes = read_changes([change for group in options.changes for change in group])
+    changes = read_changes(options.changes)
     given = {
         "benchmarks": options.benchmark,
         "methods": options.method,
@@ -173,7 +173,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     changes |= {name: value for name, value in given.items() if value is not None}
     if changes.get("limit") == 0:
         changes["limit"] = None
-    evaluate(options.profile, changes, options.run_folder.absolute() if options.run_folder else None)
+    evaluate(options.profile, changes, options.run_folder)
     return 0
 
 
@@ -193,10 +193,10 @@ def _reproduce(options: argparse.Namespace) -> int:
     report = reproduce(
         options.profile,
         notebooks=options.only,
-        run_folder=options.run_folder.absolute() if options.run_folder else None,
+        run_folder=options.run_folder,
         seeds=options.seeds,
         backend=options.backend,
-        overrides=read_changes([change for group in options.changes for change in group]),
+        overrides=read_changes(options.changes),
         start=options.start,
         jobs=options.jobs,
         resume=options.resume,
@@ -251,12 +251,12 @@ def _ablate(options: argparse.Namespace) -> int:
     disable_progress_bar()
     profile = load_profile(options.profile)
     form = getattr(profile.ablation, options.form)
-    changes = read_changes([change for group in options.changes for change in group])
+    changes = read_changes(options.changes)
     base = ablation.base_settings(profile, form, changes)
     arms = ablation.all_arms(base, form)
     seeds = options.seeds or list(form.seeds)
     name = f"ablation-{Path(options.profile).stem}-{options.form}"
-    folder = records.project_path(options.run_folder.absolute() if options.run_folder else Path("runs") / name)
+    folder = records.project_path(options.run_folder or Path("runs") / name)
     folder.mkdir(parents=True, exist_ok=True)
     jobs = profile.jobs if options.jobs is None else options.jobs
     try:
@@ -283,12 +283,12 @@ def _latent(options: argparse.Namespace) -> int:
 
     disable_progress_bar()
     profile = load_profile(options.profile)
-    changes = read_changes([change for group in options.changes for change in group])
+    changes = read_changes(options.changes)
     given = {"arms": options.arm and list(dict.fromkeys(["diffmas", *options.arm])), "seeds": options.seeds}
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = override(profile.latent, changes | chosen, where="--set")
     name = f"latent-{Path(options.profile).stem}"
-    folder = records.project_path(options.run_folder.absolute() if options.run_folder else Path("runs") / name)
+    folder = records.project_path(options.run_folder or Path("runs") / name)
     jobs = profile.jobs if options.jobs is None else options.jobs
     try:
         study = latent_study.run_study(settings, folder, jobs=jobs)

@@ -191,11 +191,6 @@ def train_seed(settings: RunSettings, seed: int, folder: Path, *, progress: bool
     return result
 
 
-def _in_worker(settings: RunSettings, seed: int, folder: Path, threads: int) -> dict[str, Any]:
-    torch.set_num_threads(threads)
-    return train_seed(settings, seed, folder, progress=False)
-
-
 @contextmanager
 def worker_pool(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, int]]:
     """`jobs` worker processes, and the threads that each may use: cores ÷ jobs. The environment is put back after."""
@@ -245,6 +240,7 @@ def run_jobs(jobs_by_name: Mapping[K, Callable[[], T]], told: Callable[[K, T | E
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
         except BrokenProcessPool:
+            # A worker was killed (memory, mostly). Nothing is lost: its job goes on from what it kept, here and alone.
             print(f"a worker died; {len(left)} runs go on one by one", flush=True)
     for name, job in left.items():
         try:
@@ -265,17 +261,20 @@ def train_seeds(settings: RunSettings, seeds: Sequence[int], folder: Path, *, jo
     if jobs == 1:
         return [train_seed(settings, seed, places[seed]) for seed in seeds]
     found: dict[int, dict[str, Any]] = {}
-    try:
-        with worker_pool(jobs) as (pool, threads):
-            futures = {pool.submit(_in_worker, settings, seed, places[seed], threads): seed for seed in seeds}
-            for future in as_completed(futures):
-                result = found[futures[future]] = future.result()
-                print(one_line(result), flush=True)
-    except BrokenProcessPool:
-        # A worker was killed (memory, mostly). Nothing is lost: its seed goes on from its checkpoint, here and alone.
-        missing = [seed for seed in seeds if seed not in found]
-        print(f"a worker died; seeds {missing} go on one by one", flush=True)
-        found |= {seed: train_seed(settings, seed, places[seed], progress=False) for seed in missing}
+    failures: list[Exception] = []
+
+    def told(seed: int, result: dict[str, Any] | Exception) -> None:
+        if isinstance(result, Exception):
+            failures.append(result)
+        else:
+            found[seed] = result
+            print(one_line(result), flush=True)
+
+    run_jobs(
+        {seed: partial(train_seed, settings, seed, places[seed], progress=False) for seed in seeds}, told, jobs=jobs
+    )
+    if failures:
+        raise failures[0]
     return [found[seed] for seed in seeds]
 
 

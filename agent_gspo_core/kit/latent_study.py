@@ -14,8 +14,6 @@ sampling of answers; so intervals over seeds say how far another training would 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,6 +24,7 @@ from agent_gspo_core.benchmarks import BENCHMARKS, hidden_profile
 from agent_gspo_core.episode import CodeTests, Problem
 from agent_gspo_core.kit import records
 from agent_gspo_core.kit.experiment import run_jobs, weights_digest
+from agent_gspo_core.kit.keys import digest
 from agent_gspo_core.kit.latent_settings import SUBJECT, LatentStudySettings, LatentTaskSettings
 from agent_gspo_core.kit.suite import HIDDEN_PROFILE, sandbox_runner
 from agent_gspo_core.kit.tables import write_csv
@@ -111,11 +110,11 @@ class Study:
 
     def adapter_place(self, task: LatentTaskSettings, adapter: Adapter, seed: int) -> Path:
         """Folder of one adapter under one seed; a trained team for `LatentTeam.load` if it is trained on traces."""
-        return self.folder / "adapters" / f"{adapter}-{_digest(self._of_adapter(task, adapter))}" / f"seed-{seed}"
+        return self.folder / "adapters" / f"{adapter}-{digest(self._of_adapter(task, adapter))[:10]}" / f"seed-{seed}"
 
     def arm_place(self, task: LatentTaskSettings, arm: str, benchmark: str, seed: int) -> Path:
         """Folder of one arm's answers under one seed."""
-        name = f"{arm}-{benchmark}-{_digest(self._of_arm(task, arm, benchmark))}"
+        name = f"{arm}-{benchmark}-{digest(self._of_arm(task, arm, benchmark))[:10]}"
         return self.folder / "arms" / name / f"seed-{seed}"
 
     def metrics(self, task: LatentTaskSettings, adapter: Adapter, seed: int) -> list[dict[str, Any]]:
@@ -184,10 +183,6 @@ class Study:
         if training:
             kept["training"] = {name: value for name, value in described["training"].items() if name not in _PACE}
         return kept
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
@@ -309,14 +304,13 @@ def train(study: Study, job: Job) -> str:
             "seed": job.seed,
             "steps": len(steps),
             "seconds": sum(step["seconds"] for step in steps),
-            "settings": json.loads(json.dumps(asdict(study.settings.under(job.seed)))),
-            "task": json.loads(json.dumps(asdict(job.task))),
+            "settings": asdict(study.settings.under(job.seed)),
+            "task": asdict(job.task),
             "provenance": records.provenance(),
         },
     )
-    (place / "checkpoint.pt").unlink(
-        missing_ok=True
-    )  # last, or a kill between the two would leave nothing to go on from
+    # Last, or a kill between the two would leave nothing to go on from.
+    (place / "checkpoint.pt").unlink(missing_ok=True)
     return f"trained {len(steps)} steps, loss {steps[0]['loss']:.2f} → {steps[-1]['loss']:.2f}"
 
 

@@ -195,19 +195,19 @@ def _outcomes(scored: pd.DataFrame) -> dict[str, float]:
 
 def _accuracy(benchmark: str, scored: pd.DataFrame) -> statistics.Interval:
     outcomes = _outcomes(scored)
-    families = {str(item): str(family) for item, family in _families(scored).items()}
-    clustered = benchmark in CLUSTERED and len(set(families.values())) > 1
-    units = set(families.values()) if clustered else set(outcomes)
-    if len(units) > 1 and set(outcomes.values()) in ({0.0}, {1.0}):
-        # Drawn anew, answers that are all wrong stay all wrong: a bootstrap would claim certainty.
-        return statistics.wilson(len(units) * int(min(outcomes.values())), len(units))
-    if clustered:
-        return statistics.clustered_mean(outcomes, families)
-    if len(outcomes) == len(scored):
-        return statistics.wilson(int(scored["correct"].sum()), len(scored))
-    if len(outcomes) < 2:
+    clusters = {str(item): str(family) for item, family in _families(scored).items()}
+    clustered = benchmark in CLUSTERED and len(set(clusters.values())) > 1
+    if not clustered:
+        clusters = {item: item for item in outcomes}
+        if len(outcomes) == len(scored):
+            return statistics.wilson(int(scored["correct"].sum()), len(scored))
+    units = len(set(clusters.values()))
+    if units < 2:
         return statistics.Interval(next(iter(outcomes.values())), None, None, 1)
-    return statistics.clustered_mean(outcomes, {item: item for item in outcomes})
+    if set(outcomes.values()) in ({0.0}, {1.0}):
+        # Drawn anew, answers that are all wrong stay all wrong: a bootstrap has no interval for them.
+        return statistics.wilson(units * int(min(outcomes.values())), units)
+    return statistics.clustered_mean(outcomes, clusters)
 
 
 def _compare(benchmark: str, arm: pd.DataFrame, reference: pd.DataFrame) -> dict[str, object]:
